@@ -1,0 +1,61 @@
+"""The decisions of SARA, as pure functions and small machines on the standard library.
+
+- posterior: Beta prior, probability that a group will be effective, keep-probability, costs
+- stopping: rules that turn a prior into the lengths at which a prompt is abandoned
+- group: one prompt's group as a transition table
+- settings: sizes and modes of a step
+- commit_rate: running share of committed prompts, which sizes the waves
+- allocator: one training step
+- fate: what became of every group
+"""
+
+from verl_sara.core.allocator import Advice, Grant, StepAllocator, run_step
+from verl_sara.core.commit_rate import CommitRate
+from verl_sara.core.errors import ConfigError, IllegalTransition, NoCommittedGroup, SaraError
+from verl_sara.core.fate import TRAINED_FATES, Fate, fates
+from verl_sara.core.group import TRANSITIONS, Event, Group, Phase, Reason, Slot, SlotStatus, Verdict
+from verl_sara.core.posterior import UNIFORM, BetaPrior, expected_cost, prob_effective, prob_keep
+from verl_sara.core.settings import StepSettings
+from verl_sara.core.stopping import (
+    FullGroup,
+    SaraThreshold,
+    StopLengths,
+    StoppingRule,
+    align_lengths,
+    stage_boundaries,
+)
+
+__all__ = [
+    "TRAINED_FATES",
+    "TRANSITIONS",
+    "UNIFORM",
+    "Advice",
+    "BetaPrior",
+    "CommitRate",
+    "ConfigError",
+    "Event",
+    "Fate",
+    "FullGroup",
+    "Grant",
+    "Group",
+    "IllegalTransition",
+    "NoCommittedGroup",
+    "Phase",
+    "Reason",
+    "SaraError",
+    "SaraThreshold",
+    "Slot",
+    "SlotStatus",
+    "StepAllocator",
+    "StepSettings",
+    "StopLengths",
+    "StoppingRule",
+    "Verdict",
+    "align_lengths",
+    "expected_cost",
+    "fates",
+    "prob_effective",
+    "prob_keep",
+    "run_step",
+    "stage_boundaries",
+]

@@ -1,0 +1,150 @@
+"""Every option of ours, as one validated frozen dataclass.
+
+The presets put these options under verl's `trainer.v1.sampler.sampler_kwargs`; verl hands that node
+to our replay buffer. An unknown name, a wrong type or a value out of range is refused with the name,
+the value and what is allowed.
+"""
+
+import difflib
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any, Literal, get_type_hints
+
+from verl_sara.core import BetaPrior, ConfigError, FullGroup, SaraThreshold, StepSettings, StoppingRule
+from verl_sara.core.settings import check_least, check_type
+
+
+@dataclass(frozen=True, slots=True)
+class SaraConfig:
+    """The options of a run.
+
+    Attributes:
+      preset: Name shown in banner and ledger.
+      mode: "collect" = our allocator decides; "observe" = verl's own buffer decides and we record.
+      group_size: k, from `actor_rollout_ref.rollout.n`.
+      batch_size: B, from `data.train_batch_size`.
+      mini_batch_size: Prompts per optimizer mini-batch, from `actor_rollout_ref.actor`.
+      run_dir: Folder of the ledger.
+      run_name: Name of the run in the ledger.
+      rule: "threshold" abandons when p_eff < tau_low, "full" never before the group is full.
+      tau_low: Abandon threshold in [0, 1].
+      prior: [alpha, beta] of the Beta prior, both > 0.
+      probe_size: First rollouts of a prompt, >= 1.
+      increment: Rollouts per further stage, >= 1.
+      keep_saturated: Train every group.
+      collect: "effective_groups" or "budget".
+      group_completion: "full" or "prefix".
+      schedule: "rounds" or "streaming".
+      max_rollouts_per_step: Budget of a step, null = 10 B k, else >= B k.
+      refill_margin: Standard deviations added to a wave of fresh prompts, >= 0.
+      surplus: "discard" or "train".
+      on_exhausted: "train_committed" or "fill_saturated".
+      max_empty_steps: Steps in a row without a committed group that stop the run, >= 1.
+      max_step_s: Seconds after which a step takes no new probes, > 0.
+      rollout_timeout_s: Seconds one rollout may take, grading included, > 0.
+      max_retries: Retries of a rollout whose server or worker was lost, >= 0.
+      stall_report_s: Seconds without progress until a report is printed, > 0.
+      stall_deadline_s: Seconds without progress until the run stops, > 0.
+      verdict_key: Key of the reward's extra info that holds the binary correctness.
+      success_threshold: If set, a rollout passes when its score reaches it, and `verdict_key` is
+        not used.
+      seed: Seed of everything random on our side.
+    """
+
+    group_size: int
+    batch_size: int
+    mini_batch_size: int
+    run_dir: str
+    run_name: str
+    preset: str
+    mode: Literal["collect", "observe"] = "collect"
+    rule: Literal["threshold", "full"] = "threshold"
+    tau_low: float = 0.4
+    prior: tuple[float, float] = (1.0, 1.0)
+    probe_size: int = 4
+    increment: int = 1
+    keep_saturated: bool = False
+    collect: Literal["effective_groups", "budget"] = "effective_groups"
+    group_completion: Literal["full", "prefix"] = "full"
+    schedule: Literal["rounds", "streaming"] = "rounds"
+    max_rollouts_per_step: int | None = None
+    refill_margin: float = 0.0
+    surplus: Literal["discard", "train"] = "discard"
+    on_exhausted: Literal["train_committed", "fill_saturated"] = "train_committed"
+    max_empty_steps: int = 3
+    max_step_s: float = 7200.0
+    rollout_timeout_s: float = 3600.0
+    max_retries: int = 2
+    stall_report_s: float = 120.0
+    stall_deadline_s: float = 5400.0
+    verdict_key: str = "acc"
+    success_threshold: float | None = None
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        hints = get_type_hints(type(self))
+        for field in fields(self):
+            if field.name != "prior":
+                check_type(field.name, getattr(self, field.name), hints[field.name])
+        for name in ("max_empty_steps",):
+            check_least(name, getattr(self, name), 1)
+        for name in ("max_step_s", "rollout_timeout_s", "stall_report_s", "stall_deadline_s"):
+            check_least(name, getattr(self, name), 0.001)
+        check_least("max_retries", self.max_retries, 0)
+        for name in ("verdict_key", "run_dir", "run_name", "preset"):
+            if not getattr(self, name).strip():
+                raise ConfigError(f"{name} is empty; allowed: a non-empty text")
+        self.beta_prior()
+        self.stopping_rule()
+        self.step_settings()
+
+    def beta_prior(self) -> BetaPrior:
+        """Returns the prior on the pass rate of a prompt."""
+        if not isinstance(self.prior, (list, tuple)) or len(self.prior) != 2:
+            raise ConfigError(f"prior is {self.prior!r}; allowed: two numbers > 0, [alpha, beta]")
+        return BetaPrior(*self.prior)
+
+    def stopping_rule(self) -> StoppingRule:
+        """Returns the rule that fixes n0 and n1 of a prompt."""
+        return FullGroup() if self.rule == "full" else SaraThreshold(self.tau_low)
+
+    def step_settings(self) -> StepSettings:
+        """Returns the sizes and modes of a step."""
+        k = self.group_size
+        return StepSettings(
+            group_size=k,
+            batch_size=self.batch_size,
+            probe_size=k if self.rule == "full" or self.keep_saturated else self.probe_size,
+            increment=self.increment,
+            keep_saturated=self.keep_saturated or self.mode == "observe",
+            collect=self.collect,
+            group_completion=self.group_completion,
+            schedule=self.schedule,
+            max_rollouts=self.max_rollouts_per_step or 0,
+            refill_margin=self.refill_margin,
+            surplus=self.surplus,
+            mini_batch_size=self.mini_batch_size,
+            on_exhausted=self.on_exhausted,
+        )
+
+
+def build_config(options: Mapping[str, Any]) -> SaraConfig:
+    """Returns the validated options.
+
+    Raises:
+      ConfigError: For an unknown or missing name (with the nearest known one), a wrong type or a
+        value out of range.
+    """
+    known = {field.name for field in fields(SaraConfig)}
+    for name in options:
+        if name not in known:
+            near = difflib.get_close_matches(name, known, n=1)
+            hint = f"; did you mean {near[0]}?" if near else ""
+            raise ConfigError(f"unknown option {name!r}{hint} Allowed: {', '.join(sorted(known))}")
+    missing = {"group_size", "batch_size", "mini_batch_size", "run_dir", "run_name", "preset"} - set(options)
+    if missing:
+        raise ConfigError(f"option {min(missing)!r} is missing: select a preset with +sara=<preset>")
+    values = dict(options)
+    if isinstance(values.get("prior"), list):
+        values["prior"] = tuple(values["prior"])
+    return SaraConfig(**values)

@@ -48,6 +48,8 @@ class SaraConfig:
       verdict_key: Key of the reward's extra info that holds the binary correctness.
       success_threshold: If set, a rollout passes when its score reaches it, and `verdict_key` is
         not used.
+      filter_metric: In mode "observe", verl's `algorithm.filter_groups.metric`, null = no filter.
+      max_inflight_gen_batches: In mode "observe", verl's option of that name.
       seed: Seed of everything random on our side.
     """
 
@@ -79,6 +81,8 @@ class SaraConfig:
     stall_deadline_s: float = 5400.0
     verdict_key: str = "acc"
     success_threshold: float | None = None
+    filter_metric: str | None = None
+    max_inflight_gen_batches: int = 1
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -116,7 +120,7 @@ class SaraConfig:
             batch_size=self.batch_size,
             probe_size=k if self.rule == "full" or self.keep_saturated else self.probe_size,
             increment=self.increment,
-            keep_saturated=self.keep_saturated or self.mode == "observe",
+            keep_saturated=self.keep_saturated,
             collect=self.collect,
             group_completion=self.group_completion,
             schedule=self.schedule,
@@ -148,3 +152,19 @@ def build_config(options: Mapping[str, Any]) -> SaraConfig:
     if isinstance(values.get("prior"), list):
         values["prior"] = tuple(values["prior"])
     return SaraConfig(**values)
+
+
+def plain_options(node: Any) -> dict[str, Any]:
+    """Returns an options node (OmegaConf or mapping) as plain, resolved Python values."""
+    if isinstance(node, Mapping):
+        return dict(node)
+    from omegaconf import OmegaConf
+
+    container = OmegaConf.to_container(node, resolve=True)
+    assert isinstance(container, dict)
+    return {str(key): value for key, value in container.items()}
+
+
+def options_of(config: Any) -> dict[str, Any]:
+    """Returns our options of a composed verl config."""
+    return plain_options(config.trainer.v1.sampler.sampler_kwargs)

@@ -119,6 +119,18 @@ class StepAllocator:
         self.groups[uid].fail(slot, status, num_tokens)
         self.num_in_flight -= 1
 
+    def grant_whole(self, uid: str) -> Grant:
+        """Grants the first stage of one group at once, outside schedule and budget.
+
+        For a host that decides itself and has its rollouts recorded only.
+        """
+        return self._launch(self.groups[uid])
+
+    def will_audit(self, uid: str) -> bool:
+        """Whether an abandoned group still has its audit before it."""
+        group = self.groups[uid]
+        return group.audited and group.phase is Phase.ABANDONED and not self._finished
+
     def end_admission(self) -> None:
         """Forbids new probes and increments because the host's deadline passed."""
         self._deadline_passed = True
@@ -220,6 +232,7 @@ class StepAllocator:
         batch_size, waiting = self.settings.batch_size, []
         is_budget = self.settings.collect == "budget"
         for group, committed, undecided in list(self._ranked()):
+            is_needed = is_budget or committed < batch_size
             if group.phase is Phase.WAITING:
                 waiting.append(group)
             elif group.phase is Phase.COMMITTED:
@@ -230,9 +243,8 @@ class StepAllocator:
             elif group.phase is Phase.AUDITING:
                 if group.next_grant():
                     yield self._launch(group)
-            elif group.phase is Phase.PROBING and group.next_grant():
-                if is_budget or committed < batch_size:
-                    yield self._launch(group)
+            elif group.phase is Phase.PROBING and is_needed and group.next_grant():
+                yield self._launch(group)
         for group in waiting:
             if self._affordable() >= 1:
                 yield self._launch(group)
@@ -248,9 +260,9 @@ class StepAllocator:
         spent = 0
         for group in self.groups.values():
             is_live = group.phase in (Phase.PROBING, Phase.COMMITTED)
-            # An audit runs outside the budget: only the prefix that was decided counts.
-            is_audit = group.phase in (Phase.AUDITING, Phase.AUDITED)
-            charged = group.verdict_length if is_audit else group.num_launched
+            # An audit runs outside the budget: of an abandoned group only the prefix counts.
+            is_abandoned = group.verdict is Verdict.ABANDON
+            charged = group.verdict_length if is_abandoned else group.num_launched
             spent += self.settings.group_size if is_live else (charged or 0)
         return (self.settings.max_rollouts - spent) // self.settings.group_size
 

@@ -1,0 +1,207 @@
+"""The rollout worker: runs a prompt's rollouts stage by stage, as the coordinator grants them.
+
+Named by `actor_rollout_ref.rollout.agent.agent_loop_manager_class`. Generation, grading and the
+transfer of rollouts stay verl's own; only the question "how many more of this prompt?" is new.
+Validation runs verl's code unchanged.
+"""
+
+import asyncio
+import logging
+import numbers
+from typing import Any
+
+import numpy as np
+import ray
+import transfer_queue as tq
+from ray.exceptions import RayTaskError
+from tensordict import TensorDict
+from verl.experimental.agent_loop import AgentLoopOutput
+from verl.trainer.ppo.v1.agent_loop_tq import AgentLoopManagerTQ, apply_greedy_sampling_params
+
+from verl_sara.adapters.carried import CARRIED
+from verl_sara.adapters.compat import check_installation, plain_worker_class
+from verl_sara.adapters.coordinator import coordinator_actor
+from verl_sara.adapters.open_step import RolloutResult
+from verl_sara.config.schema import build_config, options_of
+from verl_sara.core import SaraError, SlotStatus
+
+logger = logging.getLogger("verl.sara.agent_loop")
+
+
+class VerdictError(SaraError, ValueError):
+    """The reward gives no binary correctness: a fault of the reward function, not of a rollout."""
+
+
+class GradingError(SaraError, RuntimeError):
+    """The reward function raised twice on the same response."""
+
+
+def read_outcome(
+    score: float | None, extra_info: Any, *, key: str, threshold: float | None, data_source: Any
+) -> bool:
+    """Returns whether a rollout passed.
+
+    Args:
+      score: The reward's score, used only with `threshold`.
+      extra_info: The reward's extra info.
+      key: Name of the binary correctness in it.
+      threshold: If not None, passing means score >= threshold.
+      data_source: Named in errors.
+
+    Raises:
+      VerdictError: If the correctness is missing or is not 0 or 1.
+    """
+    if threshold is not None:
+        if not isinstance(score, numbers.Real) or score != score:
+            raise VerdictError(f"data source {data_source!s}: score is {score!r}; success_threshold needs a number")
+        return bool(score >= threshold)
+    if not isinstance(extra_info, dict) or key not in extra_info:
+        raise VerdictError(
+            f"data source {data_source!s}: the reward returns no {key!r}; needed: 0 or 1 under that key "
+            "(verdict_key), or success_threshold to decide on the score"
+        )
+    value = extra_info[key]
+    value = value.item() if isinstance(value, np.generic) else value
+    if not isinstance(value, (bool, int, float)) or value not in (0, 1):
+        raise VerdictError(
+            f"data source {data_source!s}: {key} is {value!r}; allowed: 0 or 1, or set success_threshold"
+        )
+    return bool(value)
+
+
+class SaraAgentLoopWorker(plain_worker_class()):  # type: ignore[misc]
+    """verl's worker, with `_run_prompt` obeying the coordinator for training prompts."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        options = options_of(self.config)
+        self.sara = build_config(options)
+        self.coordinator = coordinator_actor(options, {})
+
+    async def _run_prompt(
+        self, prompt: dict[str, Any], sampling_params: dict[str, Any], trajectory: dict[str, Any], trace: bool = False
+    ) -> None:
+        if trajectory["validate"]:
+            await super()._run_prompt(prompt, sampling_params, trajectory, trace)
+            return
+        uid = prompt["uid"]
+        await tq.async_kv_put(key=uid, partition_id="train", tag={"status": "running"})
+        prompt.pop("__rollout_n__", None)
+        params = dict(sampling_params)
+        if not prompt.pop("__do_sample__", True):
+            apply_greedy_sampling_params(params)
+        try:
+            failures = await self._serve(uid, lambda slot: self._rollout(slot, prompt, params, trajectory, trace))
+        except Exception as error:
+            logger.exception("prompt %s: %s", uid, error)
+            await self.coordinator.stop.remote(f"prompt {uid}: {type(error).__name__}: {error}")
+            return
+        if self.sara.mode == "observe":
+            status = "failure" if failures else "finished"
+            await tq.async_kv_put(key=uid, partition_id="train", tag={"status": status})
+
+    async def _serve(self, uid: str, rollout: Any) -> int:
+        """Runs what is granted to a prompt until its group is closed; returns the failed rollouts."""
+        running: set[asyncio.Task[RolloutResult]] = set()
+        results: list[RolloutResult] = []
+        failures = 0
+        while (slots := await self.coordinator.exchange.remote(uid, results, not running)) is not None:
+            running |= {asyncio.create_task(rollout(slot)) for slot in slots}
+            done, running = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
+            results = [task.result() for task in done]
+            failures += sum(result.status is not SlotStatus.OK for result in results)
+        return failures
+
+    async def _rollout(
+        self, slot: int, prompt: dict[str, Any], params: dict[str, Any], trajectory: dict[str, Any], trace: bool
+    ) -> RolloutResult:
+        """Generates and grades one rollout. Retries what cannot depend on the outcome; never raises."""
+        spent = 0
+        for attempt in range(self.sara.max_retries + 1):
+            try:
+                run = self._run_agent_loop(
+                    dict(params), trajectory=trajectory, trace=trace, session_id=slot, **prompt
+                )
+                passed, tokens, prompt_tokens = await asyncio.wait_for(run, self.sara.rollout_timeout_s)
+                return RolloutResult(slot, SlotStatus.OK, passed, spent + tokens, prompt_tokens)
+            except asyncio.TimeoutError:
+                error = f"no answer within rollout_timeout_s = {self.sara.rollout_timeout_s:g} s"
+                return RolloutResult(slot, SlotStatus.TIMEOUT, None, spent, error=error)
+            except GradingError as failure:
+                return RolloutResult(slot, SlotStatus.GRADER_ERROR, None, spent, error=str(failure))
+            except VerdictError as failure:
+                await self.coordinator.stop.remote(str(failure))
+                return RolloutResult(slot, SlotStatus.GRADER_ERROR, None, spent, error=str(failure))
+            except Exception as failure:
+                error = f"{type(failure).__name__}: {failure}"
+                logger.warning("prompt %s slot %d attempt %d: %s", prompt["uid"], slot, attempt, error)
+        return RolloutResult(slot, SlotStatus.LOST, None, spent, error=error)
+
+    async def _compute_score(self, outputs: list[AgentLoopOutput], kwargs: dict[str, Any]) -> None:
+        """Grades as verl does, and once more if the reward function raised."""
+        for attempt in (1, 2):
+            try:
+                return await super()._compute_score(outputs, kwargs)
+            except RayTaskError as error:
+                if attempt == 2:
+                    cause = error.cause or error
+                    raise GradingError(f"reward function: {type(cause).__name__}: {cause}") from error
+
+    async def _agent_loop_postprocess(
+        self, output: AgentLoopOutput | list[AgentLoopOutput], validate: bool, **kwargs: Any
+    ) -> tuple[bool, int, int] | None:
+        """Stores the rollout as verl does and returns (passed, tokens, prompt tokens) of a training one."""
+        if validate:
+            await super()._agent_loop_postprocess(output, validate, **kwargs)
+            return None
+        outputs = output if isinstance(output, list) else [output]
+        if not outputs:
+            raise SaraError("the agent loop returned no output")
+        for one in outputs:
+            self._keep_row(one)
+        await super()._agent_loop_postprocess(output, validate, **kwargs)
+        final = outputs[-1]
+        passed = read_outcome(
+            final.reward_score,
+            final.extra_fields.get("reward_extra_info"),
+            key=self.sara.verdict_key,
+            threshold=self.sara.success_threshold,
+            data_source=kwargs.get("data_source"),
+        )
+        return passed, sum(sum(one.response_mask) for one in outputs), len(outputs[0].prompt_ids)
+
+    def _keep_row(self, output: AgentLoopOutput) -> None:
+        """Gives an empty response one masked end token: it is a wrong answer and needs a row."""
+        if not output.response_ids:
+            output.response_ids, output.response_mask = [self.tokenizer.eos_token_id], [0]
+            if output.response_logprobs is not None:
+                output.response_logprobs = [0.0]
+
+
+class SaraAgentLoopManager(AgentLoopManagerTQ):
+    """verl's manager, which registers the prompts with the coordinator before it hands them on."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.agent_loop_workers_class = ray.remote(SaraAgentLoopWorker)
+        versions = check_installation()
+        options = options_of(self.config)
+        self.coordinator = coordinator_actor(options, versions)
+        preset = options.get("preset")
+        print(f"verl_sara: SARA active, preset {preset}, verl {versions['verl']}", flush=True)
+
+    def generate_sequences(self, prompts: TensorDict) -> None:
+        """Registers training prompts in dispatch order, then starts them; validation is untouched."""
+        validate = bool(prompts["validate"]) if "validate" in prompts else False
+        if not validate:
+            if "prompt_id" not in prompts:
+                raise SaraError("rows have no prompt_id: data.custom_cls must be SaraDataset or derive from it")
+            pairs = list(zip(map(str, prompts["uid"]), map(str, prompts["prompt_id"]), strict=True))
+            step = _as_int(prompts["global_steps"])
+            ray.get(self.coordinator.register.remote(step, pairs, CARRIED.take_restored()))
+        super().generate_sequences(prompts)
+
+
+def _as_int(value: Any) -> int:
+    value = getattr(value, "data", value)
+    return int(value[0] if isinstance(value, (list, tuple)) else value)

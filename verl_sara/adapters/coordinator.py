@@ -1,0 +1,303 @@
+"""The single owner of a step's truth: the core allocator, the ledger file and the transport.
+
+Workers and replay buffer decide nothing. Workers report rollouts and are told which slots to run
+(`exchange`); the buffer is told to fetch prompts or that the step is over (`next_action`).
+`Coordinator` is plain asyncio; `coordinator_actor` makes the Ray actor of it.
+"""
+
+import asyncio
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from verl_sara.adapters.open_step import OpenStep, RolloutResult
+from verl_sara.config.schema import build_config
+from verl_sara.core import (
+    TRAINED_FATES,
+    CommitRate,
+    Fate,
+    NoCommittedGroup,
+    SaraError,
+    SlotStatus,
+    StepAllocator,
+)
+from verl_sara.ledger import LedgerWriter
+from verl_sara.metrics import step_metrics
+
+POLL_S = 1.0
+"""Longest wait between two looks at the clocks; events wake the waits at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class Action:
+    """What the replay buffer is to do: fetch `refill` prompts, print `report`, raise `error`, or finish."""
+
+    refill: int = 0
+    is_done: bool = False
+    report: str = ""
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class StepResult:
+    """A finished step.
+
+    Attributes:
+      trained: uids of the groups to train, in dispatch order.
+      sessions: The session numbers that each of them has rows for.
+      metrics: Numbers for verl's logger.
+      state: State that crosses steps.
+      report: What the user has to be told, empty if nothing.
+    """
+
+    trained: list[str]
+    sessions: dict[str, list[int]]
+    metrics: dict[str, float]
+    state: dict[str, Any]
+    report: str = ""
+
+
+@dataclass(slots=True)
+class _Waiter:
+    """One prompt's worker: the slots granted and not fetched, and what wakes it."""
+
+    granted: list[int] = field(default_factory=list)
+    event: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+class Coordinator:
+    """See the module. All methods but the constructor run on one event loop.
+
+    Args:
+      options: The options of the run, as in SaraConfig.
+      versions: Versions of verl and TransferQueue, for the ledger's header.
+    """
+
+    def __init__(self, options: Mapping[str, Any], versions: Mapping[str, str]) -> None:
+        self.config = build_config(options)
+        self.commit_rate = CommitRate()
+        self.rule = self.config.stopping_rule()
+        self.prior = self.config.beta_prior()
+        self.empty_steps = 0
+        header = {"options": dict(options), "versions": dict(versions), "started_unix_s": round(time.time(), 3)}
+        self.ledger = LedgerWriter(self.config.run_dir, self.config.run_name, header)
+        self.step: OpenStep | None = None
+        self._waiters: dict[str, _Waiter] = {}
+        self._changed = asyncio.Event()
+        self._fatal = ""
+
+    # ---- the trainer's side -------------------------------------------------------------------
+
+    async def register(self, step: int, prompts: Sequence[tuple[str, str]], state: Mapping[str, Any] | None) -> None:
+        """Registers (uid, prompt_id) pairs in dispatch order; opens the step if it is not open.
+
+        Args:
+          step: verl's global step.
+          prompts: The prompts that are about to be handed to the workers.
+          state: State restored from a checkpoint, before the first step only.
+        """
+        if state is not None:
+            self.load_state(state)
+        if self.step is None:
+            settings = self.config.step_settings()
+            self.step = OpenStep(step, StepAllocator(settings, self.rule, self.commit_rate))
+        if self.step.number != step:
+            raise SaraError(f"prompts of step {step} came while step {self.step.number} is open")
+        for uid, prompt_id in prompts:
+            self.step.allocator.register(uid, prompt_id, self.prior)
+            self._waiters[uid] = _Waiter()
+            self.step.mark(uid, "registered_s")
+        if self.config.mode == "collect":
+            self._advance(self.step)
+
+    async def next_action(self, step: int) -> Action:
+        """Waits until the buffer has something to do, at most `stall_report_s`."""
+        open_step, called = self._open(step), time.monotonic()
+        while not (action := self._next(open_step)):
+            report_due = min(open_step.idle, time.monotonic() - called) > self.config.stall_report_s
+            if report_due:
+                return Action(report=open_step.describe())
+            self._changed.clear()
+            try:
+                await asyncio.wait_for(self._changed.wait(), min(POLL_S, self.config.stall_report_s))
+            except asyncio.TimeoutError:
+                continue
+        return action
+
+    async def finish_step(self, step: int) -> StepResult:
+        """Ends a step that `next_action` called done, writes the ledger and returns what to train.
+
+        Raises:
+          NoCommittedGroup: If nothing can be trained, or `max_empty_steps` steps in a row had no
+            effective group.
+        """
+        open_step = self._open(step)
+        fates = open_step.allocator.finish()
+        return self._close(open_step, fates)
+
+    async def finish_observed(self, step: int, fates: Mapping[str, str]) -> StepResult:
+        """Ends a step that verl's own buffer decided. Groups without a fate were never finished."""
+        open_step = self._open(step)
+        own = open_step.allocator.finish()
+        return self._close(open_step, {uid: Fate(fates.get(uid, own[uid].value)) for uid in own})
+
+    # ---- the workers' side --------------------------------------------------------------------
+
+    async def exchange(self, uid: str, results: Sequence[RolloutResult], is_idle: bool) -> list[int] | None:
+        """Takes a prompt's new results and returns the slots to run next.
+
+        Args:
+          uid: The prompt.
+          results: Rollouts that returned since the last call.
+          is_idle: Whether the worker has nothing of this prompt in flight; if so the call waits.
+
+        Returns:
+          Slot numbers; an empty list if the worker has to wait for its other rollouts; None once the
+          group is closed.
+        """
+        step = self.step
+        if step is None or uid not in step.allocator.groups:
+            raise SaraError(f"prompt {uid} is not registered in the open step")
+        waiter, group = self._waiters[uid], step.allocator.groups[uid]
+        for result in results:
+            self.ledger.returned(step.number, uid, result.slot, result.num_tokens, result.status)
+            step.take(uid, result)
+        if self.config.mode == "observe":
+            if not group.slots:
+                self._give(step, uid, step.allocator.grant_whole(uid).slots)
+        elif results:
+            self._advance(step)
+        while True:
+            if waiter.granted:
+                granted, waiter.granted = waiter.granted, []
+                return granted
+            if group.is_settled and not step.allocator.will_audit(uid):
+                return None
+            if not is_idle:
+                return []
+            waiter.event.clear()
+            await waiter.event.wait()
+
+    async def stop(self, message: str) -> None:
+        """Makes the run stop with a message: a fault that no retry mends, such as a non-binary verdict."""
+        self._fatal = self._fatal or message
+        self._changed.set()
+
+    # ---- state --------------------------------------------------------------------------------
+
+    def state(self) -> dict[str, Any]:
+        """Returns what the next step depends on."""
+        return {"commit_rate": self.commit_rate.state_dict(), "empty_steps": self.empty_steps}
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Restores `state`; between steps only."""
+        if self.step is not None:
+            raise SaraError("state can be restored between steps only")
+        self.commit_rate.load_state_dict(state["commit_rate"])
+        self.empty_steps = state["empty_steps"]
+
+    # ---- inner --------------------------------------------------------------------------------
+
+    def _open(self, step: int) -> OpenStep:
+        if self.step is None or self.step.number != step:
+            raise SaraError(f"step {step} is not open")
+        return self.step
+
+    def _next(self, step: OpenStep) -> Action | None:
+        """Returns what the buffer has to do now, None if it has to wait."""
+        if self._fatal or (error := self._hopeless(step)):
+            return Action(error=self._fatal or error)
+        if step.age > self.config.max_step_s and not step.is_done:
+            step.allocator.end_admission()
+            self._advance(step)
+        if step.refill:
+            refill, step.refill = step.refill, 0
+            return Action(refill=refill)
+        if step.is_done:
+            return Action(is_done=True)
+        if step.idle > self.config.stall_deadline_s:
+            return Action(error=f"no progress within stall_deadline_s; {step.describe()}")
+        return None
+
+    def _advance(self, step: OpenStep) -> None:
+        advice = step.allocator.advance()
+        step.refill += advice.refill
+        step.is_done = advice.is_done
+        for grant in advice.grants:
+            self._give(step, grant.uid, grant.slots)
+        if advice.refill or advice.is_done:
+            self._changed.set()
+
+    def _give(self, step: OpenStep, uid: str, slots: range) -> None:
+        self.ledger.launched(step.number, uid, slots)
+        step.mark(uid, "granted_s")
+        self._waiters[uid].granted.extend(slots)
+        self._waiters[uid].event.set()
+
+    def _hopeless(self, step: OpenStep) -> str:
+        """Returns why the step cannot end well, empty if it can: nothing but failures so far."""
+        failures = step.failures()
+        if failures >= self.config.batch_size and failures == step.statuses.total():
+            return f"all {failures} rollouts of step {step.number} failed; the last one: {step.last_error}"
+        return ""
+
+    def _close(self, step: OpenStep, fates: Mapping[str, Fate]) -> StepResult:
+        allocator = step.allocator
+        line = self.ledger.write_step(step.records(dict(fates)), step.summary(), allocator.num_launched)
+        self.commit_rate.end_step(*allocator.num_decided())
+        trained = [uid for uid, fate in fates.items() if fate in TRAINED_FATES]
+        effective = sum(fate is Fate.TRAINED for fate in fates.values())
+        self.empty_steps = 0 if effective else self.empty_steps + 1
+        self.step = None
+        for waiter in self._waiters.values():
+            waiter.event.set()
+        self._waiters = {}
+        split = self._split(step)
+        if not trained or self.empty_steps >= self.config.max_empty_steps:
+            raise NoCommittedGroup(
+                f"{self.empty_steps} step(s) in a row without an effective group ({split}). The prompts may be "
+                f"too hard or too easy for the model, or the budget of {allocator.settings.max_rollouts} rollouts "
+                f"a step too small{'; last failure: ' + step.last_error if step.last_error else ''}"
+            )
+        report = ""
+        if step.failures() > 0.01 * max(1, step.statuses.total()):
+            report = f"{step.failures()} of {step.statuses.total()} rollouts failed; the last one: {step.last_error}"
+        elif self.config.collect == "effective_groups" and len(trained) < self.config.batch_size:
+            report = f"{len(trained)} of {self.config.batch_size} groups at the end of the budget ({split})"
+        return StepResult(
+            trained=trained,
+            sessions={uid: self._sessions(allocator, uid) for uid in trained},
+            metrics=step_metrics(line),
+            state=self.state(),
+            report=report,
+        )
+
+    @staticmethod
+    def _sessions(allocator: StepAllocator, uid: str) -> list[int]:
+        slots = allocator.groups[uid].slots
+        return [number for number, slot in enumerate(slots) if slot.status is SlotStatus.OK]
+
+    @staticmethod
+    def _split(step: OpenStep) -> str:
+        groups = [group for group in step.allocator.groups.values() if group.slots]
+        mixed = sum(group.is_mixed for group in groups)
+        unsolved = sum(not group.num_successes and group.num_failures > 0 for group in groups)
+        solved = sum(not group.num_failures and group.num_successes > 0 for group in groups)
+        return f"of {len(groups)} prompts {unsolved} all-fail, {solved} all-pass, {mixed} mixed so far"
+
+
+def coordinator_actor(options: Mapping[str, Any], versions: Mapping[str, str]) -> Any:
+    """Returns the handle of this job's coordinator actor, made on the first call.
+
+    Its name holds the job's id, so that two runs on one Ray cluster never share it. It reserves no CPU,
+    and every prompt of a step may wait in a call of its own.
+    """
+    import ray
+
+    name = f"verl_sara_coordinator_{ray.get_runtime_context().get_job_id()}"
+    return (
+        ray.remote(Coordinator)
+        .options(name=name, get_if_exists=True, num_cpus=0, max_concurrency=1_000_000)
+        .remote(dict(options), dict(versions))
+    )

@@ -1,0 +1,168 @@
+"""The check of a whole run before Ray starts.
+
+Hydra swallows what its callbacks raise, and our classes are built inside Ray actors, so this
+callback ends the process itself: one message that names the key, its value and what is allowed.
+"""
+
+import importlib
+import math
+import os
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+from hydra.experimental.callback import Callback
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from verl_sara.config.schema import SaraConfig, build_config, plain_options
+from verl_sara.core import ConfigError, SaraError
+
+OPTIONS = "trainer.v1.sampler.sampler_kwargs"
+
+
+class SaraPreflight(Callback):
+    """Stops the run with status 1 and every problem found, or lets it go on."""
+
+    def on_job_start(self, config: DictConfig, **kwargs: Any) -> None:
+        """Checks the composed config."""
+        problems = list(find_problems(config))
+        if problems:
+            for problem in problems:
+                print(f"verl_sara: {problem}", file=sys.stderr, flush=True)
+            sys.exit(1)
+
+
+def find_problems(config: DictConfig) -> Iterator[str]:
+    """Yields what would make the run fail or be wrong, one sentence each."""
+    from verl_sara.adapters.compat import check_versions
+
+    try:
+        check_versions()
+        options = build_config(plain_options(OmegaConf.select(config, OPTIONS)))
+    except ConfigError as error:
+        yield f"{OPTIONS}: {error}"
+        return
+    except (SaraError, OmegaConfBaseException) as error:
+        yield str(error)
+        return
+    yield from _check_keys(config)
+    yield from _check_classes(config)
+    yield from _check_filter(config, options)
+    yield from _check_reward(config)
+    yield from _check_sizes(config, options)
+    yield from _check_data(config, options)
+
+
+def _check_keys(config: DictConfig) -> Iterator[str]:
+    for key, needed, why in (
+        ("data.gen_batch_size", 1, "refills are exact numbers of prompts"),
+        ("data.dataloader_num_workers", 0, "the dataset holds the state that crosses steps"),
+        ("trainer.v1.trainer_mode", "sync", "other modes are not supported yet"),
+        ("trainer.use_v1", True, "the hooks belong to the V1 trainer"),
+    ):
+        value = OmegaConf.select(config, key)
+        if value != needed:
+            yield f"{key} is {value!r}; allowed with SARA: {needed!r} ({why})"
+
+
+def _check_classes(config: DictConfig) -> Iterator[str]:
+    seams = (
+        ("data.custom_cls", "verl_sara.adapters.dataset", "SaraDataset"),
+        ("trainer.v1.sampler.custom_sampler", "verl_sara.adapters.replay_buffer", "SaraReplayBuffer"),
+    )
+    for key, module, base in seams:
+        path, name = (OmegaConf.select(config, f"{key}.{part}") for part in ("path", "name"))
+        if str(path) == f"pkg://{module}":
+            continue
+        if not _derives(path, name, module, base):
+            yield f"{key} is {path}:{name}; allowed with SARA: {module}.{base} or a class derived from it"
+    manager = OmegaConf.select(config, "actor_rollout_ref.rollout.agent.agent_loop_manager_class")
+    module, _, name = str(manager).rpartition(".")
+    ours = "verl_sara.adapters.agent_loop"
+    if module != ours and not _derives(f"pkg://{module}", name, ours, "SaraAgentLoopManager"):
+        yield (
+            f"actor_rollout_ref.rollout.agent.agent_loop_manager_class is {manager}; allowed with SARA: "
+            f"{ours}.SaraAgentLoopManager or a class derived from it"
+        )
+
+
+def _derives(path: Any, name: Any, module: str, base: str) -> bool:
+    from verl.utils.import_utils import load_extern_object
+
+    try:
+        return issubclass(load_extern_object(path, name), getattr(importlib.import_module(module), base))
+    except Exception:
+        return False
+
+
+def _check_filter(config: DictConfig, options: SaraConfig) -> Iterator[str]:
+    enabled = bool(OmegaConf.select(config, "algorithm.filter_groups.enable"))
+    if enabled and options.mode == "collect":
+        yield (
+            "algorithm.filter_groups.enable is true; allowed with SARA: false, which filters itself "
+            "(+sara=verl_ds runs verl's own filter)"
+        )
+    if (OmegaConf.select(config, "algorithm.filter_groups.max_num_gen_batches") or 0) > 0:
+        yield (
+            "algorithm.filter_groups.max_num_gen_batches is ignored by verl's V1 trainer; allowed: 0 "
+            f"(bound a step with {OPTIONS}.max_rollouts_per_step)"
+        )
+
+
+def _check_reward(config: DictConfig) -> Iterator[str]:
+    old = OmegaConf.select(config, "custom_reward_function.path")
+    if old:
+        yield (
+            f"custom_reward_function.path is {old!r}, which verl 0.9.1 ignores; "
+            "the key is reward.custom_reward_function.path"
+        )
+    model = OmegaConf.select(config, "reward.reward_model")
+    if model is not None and model.get("enable") and not model.get("enable_resource_pool"):
+        yield (
+            "reward.reward_model.enable is true without enable_resource_pool: a colocated reward model grades "
+            "after sampling, too late for a verdict; allowed: enable_resource_pool=true or a rule-based reward"
+        )
+
+
+def _check_sizes(config: DictConfig, options: SaraConfig) -> Iterator[str]:
+    batch, mini = options.batch_size, options.mini_batch_size
+    if batch % mini:
+        near = sorted((d for d in range(1, batch + 1) if batch % d == 0), key=lambda d: abs(d - mini))[:2]
+        yield (
+            f"data.train_batch_size is {batch}, no multiple of actor_rollout_ref.actor.ppo_mini_batch_size {mini}; "
+            f"nearest mini-batch sizes that divide it: {', '.join(map(str, sorted(near)))}"
+        )
+    world = int(config.trainer.n_gpus_per_node) * int(config.trainer.nnodes)
+    rows = batch * options.group_size
+    if rows % world:
+        step = world // math.gcd(world, options.group_size)
+        below, above = batch // step * step, -(-batch // step) * step
+        yield (
+            f"data.train_batch_size x rollout.n = {rows} rows do not divide among {world} GPUs; nearest "
+            f"train_batch_size: {' or '.join(str(b) for b in (below, above) if b)}"
+        )
+
+
+def _check_data(config: DictConfig, options: SaraConfig) -> Iterator[str]:
+    """Missing or too small training files, as far as parquet's metadata tells."""
+    files = config.data.train_files
+    files = [files] if isinstance(files, str) else list(files)
+    rows = 0
+    for name in files:
+        path = os.path.expanduser(str(name))
+        if "://" in path:
+            return
+        if not os.path.exists(path):
+            yield f"data.train_files: {path} does not exist"
+            return
+        if not path.endswith(".parquet"):
+            return
+        import pyarrow.parquet
+
+        rows += pyarrow.parquet.read_metadata(path).num_rows
+    if rows < options.batch_size:
+        yield (
+            f"data.train_files hold {rows} prompts, data.train_batch_size is {options.batch_size}; "
+            f"allowed: train_batch_size <= {rows}"
+        )

@@ -220,13 +220,21 @@ class Group:
 
     def record(self, slot: int, passed: bool, num_tokens: int) -> None:
         """Takes the outcome of one rollout. An empty response is a wrong answer, not a failure."""
-        self._return(slot, SlotStatus.OK, passed, num_tokens)
+        self._return(slot, SlotStatus.OK, bool(passed), num_tokens)
         self._decide()
 
     def fail(self, slot: int, status: SlotStatus, num_tokens: int) -> None:
-        """Takes a rollout that has no outcome; an undecided or committed group is dropped."""
+        """Takes a rollout that has no outcome; an undecided or committed group is dropped.
+
+        Such a group has no verdict, whether or not it was committed when the failure arrived.
+        """
+        if status in (SlotStatus.OK, SlotStatus.IN_FLIGHT):
+            allowed = "timeout, grader_error, lost"
+            raise ValueError(f"group {self.uid}: failed with status {status.value}; allowed: {allowed}")
         self._return(slot, status, None, num_tokens)
         if (self.phase, Event.FAIL) in TRANSITIONS:
+            if self.phase is not Phase.AUDITING:
+                self.verdict, self.verdict_length, self.p_eff_at_verdict = Verdict.NONE, None, None
             self._fire(Event.FAIL)
             self.reason = Reason.FAILED
 

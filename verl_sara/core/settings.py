@@ -69,7 +69,7 @@ def check_type(name: str, value: object, hint: object) -> None:
         return
     options = tuple(t for t in (get_args(hint) or (hint,)) if isinstance(t, type))
     accepted = (*options, int) if float in options else options
-    if isinstance(value, bool) and bool not in accepted or not isinstance(value, accepted):
+    if (isinstance(value, bool) and bool not in accepted) or not isinstance(value, accepted):
         names = " or ".join("null" if t is type(None) else t.__name__ for t in options)
         raise ConfigError(f"{name} is {value!r} ({type(value).__name__}); allowed: {names}")
 

@@ -78,9 +78,8 @@ def prob_effective(num_rollouts: int, num_successes: int, *, group_size: int, pr
         all_fail = math.exp(log_prob_all_fail(0, group_size, prior))
         all_pass = math.exp(log_prob_all_pass(0, group_size, prior))
         return max(0.0, 1.0 - all_fail - all_pass) if group_size > 1 else 0.0
-    if num_successes == 0:
-        return -math.expm1(log_prob_all_fail(num_rollouts, group_size, prior))
-    return -math.expm1(log_prob_all_pass(num_rollouts, group_size, prior))
+    tail = log_prob_all_pass if num_successes else log_prob_all_fail
+    return max(0.0, -math.expm1(tail(num_rollouts, group_size, prior)))
 
 
 def prob_keep(num_successes: int, *, group_size: int, fail_length: int, pass_length: int) -> float:

@@ -144,7 +144,8 @@ def read_gold(gold: Any) -> tuple[int, tuple[int, ...]]:
     """Returns target and numbers of a Countdown gold answer.
 
     Args:
-      gold: A mapping, or its JSON text, with `target` and `numbers` (or `nums`): a sequence or array of integers.
+      gold: A mapping, or its JSON text, with `target` and `numbers` (or `nums`), a sequence or array of
+        integers.
 
     Raises:
       ValueError: If it is anything else.

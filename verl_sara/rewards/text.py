@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
+
 MAX_TEXT = 200_000
 """Characters of a response that are read, counted from its end."""
 
 _BOX = "\\boxed"
+_BRACE = re.compile(r"\\.|[{}]", re.DOTALL)
 
 
 def tail(text: str) -> str:
@@ -29,6 +32,8 @@ def last_boxed(text: str) -> tuple[str | None, bool]:
     one before it is returned.
     """
     is_cut = False
+    if _BOX not in text:
+        return None, False
     position = len(text)
     for _ in range(8):  # unclosed boxes tried from the end; bounds the work on garbage
         position = text.rfind(_BOX, 0, position)
@@ -51,17 +56,30 @@ def _box_content(text: str, start: int) -> str | None:
         while end < len(text) and text[end] not in " \t\n$,;.":
             end += 1
         return text[start:end].rstrip("}") or None
-    depth, position = 0, start
-    while position < len(text):
-        char = text[position]
-        if char == "\\":
-            position += 2
-            continue
+    depth = 0
+    for match in _BRACE.finditer(text, start):
+        char = match.group()
         if char == "{":
             depth += 1
         elif char == "}":
             depth -= 1
             if depth == 0:
-                return text[start + 1 : position]
-        position += 1
+                return text[start + 1 : match.start()]
     return None
+
+
+def trailing_boxes(text: str) -> list[str]:
+    r"""Returns the contents of the last boxes that only commas, `and`, `or` or `$` separate, in order."""
+    boxes: list[str] = []
+    end = len(text)
+    for _ in range(8):
+        start = text.rfind(_BOX, 0, end)
+        content = _box_content(text, start + len(_BOX)) if start >= 0 else None
+        if content is None:
+            break
+        gap = text[text.find(content, start) + len(content) : end] if boxes else ""
+        if gap.strip("}").replace("and", "").replace("or", "").strip(" ,;$\n\\()[]}"):
+            break
+        boxes.insert(0, content)
+        end = start
+    return boxes

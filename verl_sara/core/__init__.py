@@ -2,6 +2,8 @@
 
 - posterior: Beta prior, probability that a group will be effective, keep-probability, costs
 - stopping: rules that turn a prior into the lengths at which a prompt is abandoned
+- priors: where a prompt's prior comes from: fixed, fitted to the stream, its own history
+- renewal: lengths of greatest yield under a reliability cap; yield guard
 - group: one prompt's group as a transition table
 - settings: sizes and modes of a step
 - commit_rate: running share of committed prompts, which sizes the waves
@@ -15,6 +17,8 @@ from verl_sara.core.errors import ConfigError, IllegalTransition, NoCommittedGro
 from verl_sara.core.fate import TRAINED_FATES, Fate, fates
 from verl_sara.core.group import TRANSITIONS, Event, Group, Phase, Reason, Slot, SlotStatus, Verdict
 from verl_sara.core.posterior import UNIFORM, BetaPrior, expected_cost, prob_effective, prob_keep
+from verl_sara.core.priors import EmpiricalBayesPrior, FixedPrior, HistoryPrior, PriorSource
+from verl_sara.core.renewal import GuardedThreshold, RenewalOptimal, RunningYield
 from verl_sara.core.settings import StepSettings
 from verl_sara.core.stopping import (
     FullGroup,
@@ -33,15 +37,22 @@ __all__ = [
     "BetaPrior",
     "CommitRate",
     "ConfigError",
+    "EmpiricalBayesPrior",
     "Event",
     "Fate",
+    "FixedPrior",
     "FullGroup",
     "Grant",
     "Group",
+    "GuardedThreshold",
+    "HistoryPrior",
     "IllegalTransition",
     "NoCommittedGroup",
     "Phase",
+    "PriorSource",
     "Reason",
+    "RenewalOptimal",
+    "RunningYield",
     "SaraError",
     "SaraThreshold",
     "Slot",

@@ -43,9 +43,13 @@ def test_base_install_needs_nothing(distribution):
 
 
 def test_lock_pins_everything_and_agrees_with_the_cpu_extra(distribution):
-    lines = [line for line in (ROOT / "requirements/cpu.lock").read_text().splitlines() if line and line[0] != "#"]
+    lines = [
+        line for line in (ROOT / "requirements/cpu.lock").read_text().splitlines() if line and line[0] != "#"
+    ]
     assert [line for line in lines if not re.fullmatch(r"[A-Za-z0-9._-]+==[0-9A-Za-z.+]+", line)] == []
-    pinned = {re.sub("[._]", "-", name.lower()): version for name, version in (line.split("==") for line in lines)}
+    pinned = {
+        re.sub("[._]", "-", name.lower()): version for name, version in (line.split("==") for line in lines)
+    }
     assert not {"torchvision", "torchaudio", "torchcodec"} & pinned.keys()
     assert pinned["torch"].endswith("+cpu")
     for requirement in distribution.requires:
@@ -56,7 +60,18 @@ def test_lock_pins_everything_and_agrees_with_the_cpu_extra(distribution):
 
 @pytest.mark.slow
 def test_wheel_holds_the_presets_and_every_package(tmp_path):
-    build = [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "--no-build-isolation", "-w", str(tmp_path), str(ROOT)]
+    build = [
+        sys.executable,
+        "-m",
+        "pip",
+        "wheel",
+        "-q",
+        "--no-deps",
+        "--no-build-isolation",
+        "-w",
+        str(tmp_path),
+        str(ROOT),
+    ]
     subprocess.run(build, check=True, cwd=tmp_path)
     import zipfile
 

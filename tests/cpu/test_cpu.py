@@ -97,7 +97,8 @@ device.set_rng_state(device.get_rng_state())
 assert platform.ray_resource_options(0.5) == {"num_gpus": 0.5}
 with platform.nvtx_range("x"):
     pass
-torch.distributed.init_process_group("cpu:gloo,cpu:gloo", rank=0, world_size=1, store=torch.distributed.HashStore())
+store = torch.distributed.HashStore()
+torch.distributed.init_process_group("cpu:gloo,cpu:gloo", rank=0, world_size=1, store=store)
 print(torch.distributed.get_backend())
 """
     assert run(code, **cpu_environment()).endswith("gloo")

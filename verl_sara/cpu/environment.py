@@ -25,6 +25,9 @@ def cpu_environment() -> dict[str, str]:
         "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # several processes share few cores
         "VLLM_NO_USAGE_STATS": "1",
         "HF_HUB_OFFLINE": "1",
+        "TQ_NUM_THREADS": "1",  # TransferQueue warns when its default of 8 exceeds the cores
+        # else vllm/platforms/cpu.py:148 turns the uni executor of `+sara/host=cpu` into one more process
+        "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
         "OMP_NUM_THREADS": "1",  # a second thread costs more than it gives for tiny models
         "RAY_USAGE_STATS_ENABLED": "0",
         # `+sara/host=cpu` declares more CPUs than there are: do not start a worker for each of them

@@ -1,0 +1,225 @@
+"""Reads a run folder as one history: all attempts, finished or killed."""
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from verl_sara.core import Fate
+from verl_sara.ledger.lines import Problems, open_lines, parse_lines
+from verl_sara.ledger.schema import SCHEMA_VERSION, LedgerError, Record, attempts, balance, check_balance
+
+_COLUMNS = ("outcome", "tokens", "status", "round")
+
+
+@dataclass
+class Ledger:
+    """Everything a run folder holds.
+
+    Attributes:
+      runs: The header line of every attempt.
+      groups: Group lines of finished steps, all attempts; empty if they were handed to `on_group`.
+      steps: Step lines, all attempts.
+      lost: Rollouts and tokens per step that were launched in steps that never finished.
+      problems: What was skipped or looks wrong, one sentence per kind.
+      unbalanced: Finished steps whose lines break the invariant, one sentence each.
+    """
+
+    runs: list[Record] = field(default_factory=list)
+    groups: list[Record] = field(default_factory=list)
+    steps: list[Record] = field(default_factory=list)
+    lost: dict[int, dict[str, int]] = field(default_factory=dict)
+    problems: list[str] = field(default_factory=list)
+    unbalanced: list[str] = field(default_factory=list)
+
+    @property
+    def lost_rollouts(self) -> int:
+        """Rollouts launched in steps that never finished (killed attempts, or a run in progress)."""
+        return sum(counts["rollouts"] for counts in self.lost.values())
+
+    @property
+    def lost_tokens(self) -> int:
+        """Tokens of the lost rollouts that had returned."""
+        return sum(counts["tokens"] for counts in self.lost.values())
+
+    def history(self) -> list[Record]:
+        """Returns one step line per step, of its last attempt, ordered: for curves, not for cost."""
+        last: dict[int, Record] = {}
+        for step in self.steps:
+            if step["step"] not in last or step["attempt"] >= last[step["step"]]["attempt"]:
+                last[step["step"]] = step
+        return [last[number] for number in sorted(last)]
+
+
+def ledger_folder(run_dir: str | os.PathLike[str]) -> Path:
+    """Returns the folder of the ledger: `run_dir` itself or its subfolder `sara`.
+
+    Raises:
+      LedgerError: If neither holds one.
+    """
+    for folder in (Path(run_dir), Path(run_dir) / "sara"):
+        if folder.is_dir() and any(attempts(folder)):
+            return folder
+    raise LedgerError(
+        f"no ledger in {run_dir} or {Path(run_dir) / 'sara'}: expected files named ledger.attempt-<n>.jsonl"
+    )
+
+
+def read_ledger(
+    folder: str | os.PathLike[str],
+    *,
+    on_group: Callable[[Record], None] | None = None,
+    is_strict: bool = True,
+) -> Ledger:
+    """Reads all attempts of a run folder, finished or not.
+
+    Torn, foreign and incomplete lines are skipped and counted in `problems`; the rollouts of
+    unfinished steps are counted as lost.
+
+    Args:
+      folder: Run folder, or the folder of the ledger within it.
+      on_group: Takes the group lines of finished steps, one by one, instead of `Ledger.groups`, so
+        that memory does not grow with the ledger.
+      is_strict: Whether a finished step that does not balance raises; else it is told in `unbalanced`.
+
+    Raises:
+      LedgerError: If there is no ledger, nothing in it is one, its schema is of another version, or a
+        finished step does not balance.
+    """
+    folder = ledger_folder(folder)
+    ledger, problems = Ledger(), Problems()
+    for attempt in sorted(attempts(folder)):
+        path = folder / f"ledger.attempt-{attempt}.jsonl"
+        reader = _AttemptReader(path, ledger, problems, on_group or ledger.groups.append, is_strict)
+        reader.read()
+        reader.read_journal(folder / f"journal.attempt-{attempt}.jsonl")
+    if not (ledger.runs or ledger.steps or ledger.lost):
+        found = "; ".join(problems.sentences()) or "the files are empty"
+        raise LedgerError(f"no line of a ledger in {folder}: {found}")
+    history = ledger.history()
+    if history and history[0]["step"] != 1:
+        problems.add(f"the history begins at step {history[0]['step']}, not 1", str(folder))
+    ledger.problems = problems.sentences()
+    return ledger
+
+
+class _AttemptReader:
+    """Reads one attempt into a Ledger."""
+
+    def __init__(
+        self,
+        path: Path,
+        ledger: Ledger,
+        problems: Problems,
+        on_group: Callable[[Record], None],
+        is_strict: bool,
+    ) -> None:
+        self.path, self.ledger, self.problems = path, ledger, problems
+        self.on_group, self.is_strict = on_group, is_strict
+        self.pending: list[Record] = []
+        self.finished: set[int] = set()
+        self.unfinished: dict[int, dict[str, int]] = {}
+
+    def read(self) -> None:
+        """Reads the ledger of the attempt."""
+        with open_lines(self.path) as lines:
+            for number, record in parse_lines(lines, self.path.name, self.problems):
+                where = f"{self.path.name}:{number}"
+                if "schema" not in record or "kind" not in record:
+                    self.problems.add("line of something else, skipped", where)
+                elif record["schema"] != SCHEMA_VERSION:
+                    found = record["schema"]
+                    raise LedgerError(
+                        f"{self.path}:{number}: schema {found!r}; this version reads {SCHEMA_VERSION}"
+                    )
+                else:
+                    self._take(record, where)
+        self._drop_pending()
+
+    def _take(self, record: Record, where: str) -> None:
+        kind = record["kind"]
+        try:
+            if kind == "run":
+                self.ledger.runs.append(record)
+            elif kind == "group":
+                _check_group(record)
+                self.pending.append(record)
+            elif kind == "step":
+                self._end_step(record)
+            else:
+                self.problems.add(f"line of unknown kind {kind!r}, skipped", where)
+        except (KeyError, TypeError, ValueError) as error:
+            if isinstance(error, LedgerError):
+                raise
+            self.problems.add(f"{kind} line that lacks or misuses {error}, skipped", where)
+
+    def _end_step(self, record: Record) -> None:
+        number = record["step"]
+        launched = record["fates"]["launched"]["rollouts"]
+        own = [group for group in self.pending if group["step"] == number]
+        try:
+            check_balance(balance(own), launched, f"{self.path.name} step {number}")
+            check_balance(record["fates"], launched, f"{self.path.name} line of step {number}")
+        except LedgerError as error:
+            if self.is_strict:
+                raise
+            self.ledger.unbalanced.append(str(error))
+        if number in self.finished:
+            self.problems.add("step written twice in one attempt", f"{self.path.name} step {number}")
+        self.pending = [group for group in self.pending if group["step"] != number]
+        self._drop_pending()
+        for group in own:
+            self.on_group(group)
+        self.ledger.steps.append(record)
+        self.finished.add(number)
+
+    def _drop_pending(self) -> None:
+        """Groups without a step line: their step was cut off while it was written."""
+        for group in self.pending:
+            _count(
+                self.unfinished, group["step"], len(group["slots"]["tokens"]), sum(group["slots"]["tokens"])
+            )
+        self.pending = []
+
+    def read_journal(self, path: Path) -> None:
+        """Counts what was launched in steps that never finished, from the journal or the cut-off lines."""
+        launched: dict[int, dict[str, int]] = {}
+        if path.is_file():
+            with open_lines(path) as lines:
+                for _, note in parse_lines(lines, path.name, self.problems):
+                    try:
+                        _count(
+                            launched, int(note["step"]), len(note.get("launched", ())), note.get("tokens", 0)
+                        )
+                    except (KeyError, TypeError, ValueError) as error:
+                        self.problems.add(f"note that lacks or misuses {error}, skipped", path.name)
+        for step in sorted((self.unfinished.keys() | launched.keys()) - self.finished):
+            counts = max(
+                (source.get(step, {"rollouts": 0, "tokens": 0}) for source in (self.unfinished, launched)),
+                key=lambda counts: counts["rollouts"],
+            )
+            if counts["rollouts"]:
+                _count(self.ledger.lost, step, counts["rollouts"], counts["tokens"])
+                self.problems.add(
+                    "step that was not finished (cut off or still running): its rollouts are counted as lost",
+                    f"{self.path.name} step {step}, {counts['rollouts']} rollouts",
+                )
+
+
+def _count(totals: dict[int, dict[str, int]], step: int, rollouts: int, tokens: int) -> None:
+    counts = totals.setdefault(step, {"rollouts": 0, "tokens": 0})
+    counts["rollouts"] += rollouts
+    counts["tokens"] += tokens
+
+
+def _check_group(record: Record) -> None:
+    """Raises KeyError, TypeError or ValueError unless the columns of a group can be relied on."""
+    slots = record["slots"]
+    if len({len(slots[name]) for name in _COLUMNS}) != 1:
+        raise ValueError("slots of equal length")
+    if not all(type(tokens) is int and tokens >= 0 for tokens in slots["tokens"]):
+        raise ValueError("slots.tokens, counts >= 0")
+    if not all(outcome in (0, 1, None) for outcome in slots["outcome"]):
+        raise ValueError("slots.outcome of 0, 1, null")
+    Fate(record["fate"])
+    int(record["step"]) + int(record["group_size"])

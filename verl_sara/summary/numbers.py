@@ -1,0 +1,107 @@
+"""The numbers of one arm, as they stand in summary.json."""
+
+import math
+import os
+from typing import Any
+
+from verl_sara.metrics import (
+    Estimate,
+    cost_per_effective_group,
+    effective_fraction,
+    effective_groups,
+    groups_trained,
+    ratio,
+)
+from verl_sara.summary.arm import Arm, read_arm
+from verl_sara.verl_log import VerlLog
+
+UPDATE_PHASES = ("reward", "old_log_prob", "ref", "values", "adv", "update_critic", "update_actor")
+
+
+def summarise_arm(run_dir: str | os.PathLike[str]) -> dict[str, Any]:
+    """Returns the numbers of one run; None where its files do not tell.
+
+    Cost counts everything launched in all attempts; effective groups are those of the history that
+    was kept. `intervals` are 95 %, steps taken as independent.
+
+    Raises:
+      LedgerError: If there is neither a ledger nor a log of verl.
+    """
+    return arm_summary(read_arm(os.path.basename(os.path.normpath(run_dir)), run_dir))
+
+
+def arm_summary(arm: Arm) -> dict[str, Any]:
+    """Returns the numbers of an arm that was read, see `summarise_arm`."""
+    steps, costs = arm.history(), arm.costs()
+    has_ledger = arm.ledger is not None
+    estimates = {
+        "effective_fraction": effective_fraction(steps),
+        "rollouts_per_effective_group": cost_per_effective_group(costs, "rollouts"),
+        "tokens_per_effective_group": cost_per_effective_group(costs, "tokens"),
+        "rounds_per_step": ratio([step["rounds"] for step in steps], [1.0] * len(steps)),
+    }
+    if arm.options.get("mode") == "observe":
+        estimates["rounds_per_step"] = Estimate(math.nan)
+    values = {name: _plain(estimate.value) for name, estimate in estimates.items()}
+    num_steps = len(steps) if has_ledger else sum(row.step > 0 for row in arm.log.history())
+    before, after = _validation(arm, num_steps)
+
+    def launched(unit: str) -> int | None:
+        return sum(line["fates"]["launched"][unit] for line in costs) if has_ledger else None
+
+    return {
+        "preset": arm.preset,
+        "steps": num_steps,
+        "prompts_visited": launched("groups"),
+        "groups_trained": sum(map(groups_trained, steps)) if has_ledger else None,
+        "effective_fraction": values["effective_fraction"],
+        "rollouts": launched("rollouts"),
+        "generated_tokens": launched("tokens"),
+        "rollouts_per_effective_group": values["rollouts_per_effective_group"],
+        "tokens_per_effective_group": values["tokens_per_effective_group"],
+        "rounds_per_step": values["rounds_per_step"],
+        "val_before": before,
+        "val_after": after,
+        "wall_s": wall_split(arm.log),
+        "intervals": {name: estimate.as_list()[1:] for name, estimate in estimates.items()},
+        "effective_groups": sum(map(effective_groups, steps)) if has_ledger else None,
+        "lost": {
+            "rollouts": arm.ledger.lost_rollouts if arm.ledger else None,
+            "tokens": arm.ledger.lost_tokens if arm.ledger else None,
+        },
+        "problems": arm.problems,
+    }
+
+
+def wall_split(log: VerlLog) -> dict[str, float | None]:
+    """Returns the seconds of all steps, by phase; validation is outside a step and not in them.
+
+    wait = what of the steps is in no other phase, checkpoints apart.
+    """
+    if not any("timing_s/step" in row.data for row in log.rows):
+        return dict.fromkeys(("total", "generate", "update", "weights", "wait"))
+    total, generate = log.total("timing_s/step"), log.total("timing_s/gen")
+    update = sum(log.total(f"timing_s/{phase}") for phase in UPDATE_PHASES)
+    weights = log.total("timing_s/update_weights")
+    rest = total - generate - update - weights - log.total("timing_s/save_checkpoint")
+    return {
+        "total": total,
+        "generate": generate,
+        "update": update,
+        "weights": weights,
+        "wait": max(0.0, rest),
+    }
+
+
+def _validation(arm: Arm, num_steps: int) -> tuple[float | None, float | None]:
+    """Returns the accuracy before training and the last one after some."""
+    curve = arm.log.validation()
+    before = next((value for step, value in curve if step == 0), None)
+    trained = [(step, value) for step, value in curve if step > 0]
+    if trained and trained[-1][0] < num_steps:
+        arm.problems.append(f"the last validation was at step {trained[-1][0]} of {num_steps}")
+    return before, trained[-1][1] if trained else None
+
+
+def _plain(value: float) -> float | None:
+    return value if math.isfinite(value) else None

@@ -74,6 +74,9 @@ class SaraAgentLoopWorker(plain_worker_class()):  # type: ignore[misc]
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
+        self._connect()
+
+    def _connect(self) -> None:
         options = options_of(self.config)
         self.sara = build_config(options)
         self.coordinator = coordinator_actor(options, {})

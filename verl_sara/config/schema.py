@@ -156,13 +156,12 @@ def build_config(options: Mapping[str, Any]) -> SaraConfig:
 
 def plain_options(node: Any) -> dict[str, Any]:
     """Returns an options node (OmegaConf or mapping) as plain, resolved Python values."""
-    if isinstance(node, Mapping):
-        return dict(node)
     from omegaconf import OmegaConf
 
-    container = OmegaConf.to_container(node, resolve=True)
-    assert isinstance(container, dict)
-    return {str(key): value for key, value in container.items()}
+    plain = OmegaConf.to_container(node, resolve=True) if OmegaConf.is_config(node) else node
+    if not isinstance(plain, Mapping):
+        raise ConfigError(f"options are {plain!r}; select a preset with +sara=<preset>")
+    return {str(key): value for key, value in plain.items()}
 
 
 def options_of(config: Any) -> dict[str, Any]:

@@ -1,0 +1,256 @@
+"""A verl run without a model: real Ray, TransferQueue, worker, coordinator and buffer; scripted answers.
+
+Only generation is replaced, behind verl's own agent-loop registry, and the reward worker, behind its
+actor interface. What each rollout does is a `Behaviour`, a function of prompt and slot.
+"""
+
+import asyncio
+import hashlib
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import ray
+import transfer_queue as tq
+from hydra import compose, initialize_config_module
+from omegaconf import DictConfig, OmegaConf, open_dict
+from tensordict.tensorclass import NonTensorData
+from verl.experimental.agent_loop import AgentLoopOutput
+from verl.experimental.agent_loop.agent_loop import AgentLoopMetrics, _agent_loop_registry
+from verl.utils import tensordict_utils as tu
+
+from verl_sara.adapters.agent_loop import SaraAgentLoopManager, SaraAgentLoopWorker
+from verl_sara.adapters.carried import CARRIED
+from verl_sara.adapters.compat import check_installation
+from verl_sara.adapters.coordinator import coordinator_actor
+from verl_sara.config.schema import options_of, plain_options
+from verl_sara.ledger import read_ledger
+
+
+@dataclass(frozen=True)
+class Behaviour:
+    """What one rollout does.
+
+    Attributes:
+      info: What the reward returns; None = {"score": acc, "acc": acc} of `passed`.
+      passed: Outcome if `info` is None.
+      tokens: Length of the response; 0 = empty.
+      delay_s: Seconds of generation.
+      generate: Exception text if generation fails, "hang" = never returns.
+      grade: Exception text if the reward raises, "hang" = never returns.
+      times: How many attempts the faults last; later ones succeed.
+    """
+
+    passed: bool = True
+    info: Any = None
+    tokens: int = 3
+    delay_s: float = 0.0
+    generate: str = ""
+    grade: str = ""
+    times: int = 10**9
+
+
+Script = Callable[[str, int], Behaviour]
+
+
+def draw(*key: object) -> float:
+    """Returns a number in [0, 1) that depends on the key only."""
+    return int.from_bytes(hashlib.sha256(repr(key).encode()).digest()[:6], "big") / 2**48
+
+
+def pool(prompt_id: str, slot: int) -> Behaviour:
+    """A U-shaped pool: a third hard, a third easy, a third mixed prompts."""
+    rate = (0.0, 1.0, 0.5)[int(draw("kind", prompt_id) * 3)]
+    return Behaviour(passed=draw("roll", prompt_id, slot) < rate, tokens=1 + int(draw("len", prompt_id, slot) * 5))
+
+
+class ScriptedLoop:
+    """verl's agent loop, answering from the script instead of a model."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        self.script: Script = ScriptedWorker.script
+        self.attempts = ScriptedWorker.attempts
+
+    async def run(self, sampling_params: dict[str, Any], **row: Any) -> AgentLoopOutput:
+        prompt_id, slot = row["prompt_id"], row["session_id"]
+        behaviour = self.script(prompt_id, slot)
+        key = (row["uid"], slot)
+        self.attempts[key] = self.attempts.get(key, 0) + 1
+        await asyncio.sleep(behaviour.delay_s)
+        if behaviour.generate and self.attempts[key] <= behaviour.times:
+            if behaviour.generate == "hang":
+                await asyncio.sleep(3600)
+            raise RuntimeError(behaviour.generate)
+        return AgentLoopOutput(
+            prompt_ids=[1, 2, 3],
+            response_ids=[5] * behaviour.tokens,
+            response_mask=[1] * behaviour.tokens,
+            response_logprobs=[-0.5] * behaviour.tokens,
+            num_turns=2,
+            metrics=AgentLoopMetrics(),
+            extra_fields={},
+        )
+
+
+_agent_loop_registry["single_turn_agent"] = {"_target_": "tests.adapters.scripted.ScriptedLoop"}
+
+
+@ray.remote
+class ScriptedReward:
+    """verl's reward-loop worker, grading from the script."""
+
+    def __init__(self, script: Script) -> None:
+        self.script, self.attempts = script, {}
+
+    async def compute_score(self, data: Any) -> dict[str, Any]:
+        row = {key: data.non_tensor_batch[key][-1] for key in ("prompt_id", "session_id", "uid")}
+        key = (row["uid"], int(row["session_id"]))
+        self.attempts[key] = self.attempts.get(key, 0) + 1
+        behaviour = self.script(str(row["prompt_id"]), int(row["session_id"]))
+        if behaviour.grade and self.attempts[key] <= behaviour.times:
+            if behaviour.grade == "hang":
+                await asyncio.sleep(3600)
+            raise ValueError(behaviour.grade)
+        info = behaviour.info
+        if info is None:
+            info = {"score": float(behaviour.passed), "acc": int(behaviour.passed)}
+        return {"reward_score": info.get("score", 0.0), "reward_extra_info": info}
+
+
+class _Tokenizer:
+    eos_token_id = 2
+
+
+class ScriptedWorker(SaraAgentLoopWorker):
+    """The real worker without tokenizer, model and tools."""
+
+    script: Script = staticmethod(pool)
+    attempts: dict[tuple[str, int], int]
+
+    def __init__(self, config: DictConfig, script: Script, reward: Any) -> None:
+        tq.init()
+        type(self).script, type(self).attempts = staticmethod(script), {}
+        self.config, self.llm_client, self.dataset_cls, self.tools = config, None, None, []
+        self.tokenizer, self.processor, self.hf_model_type = _Tokenizer(), None, None
+        self.mm_processor_kwargs, self.distillation_enabled, self.background_tasks = {}, False, set()
+        self.reward_loop_worker_handles = [reward]
+        self._connect()
+
+
+class ScriptedManager(SaraAgentLoopManager):
+    """The real manager with scripted workers."""
+
+    def __init__(self, config: DictConfig, script: Script, num_workers: int) -> None:
+        self.config, reward = config, ScriptedReward.options(num_cpus=0).remote(script)
+        worker = ray.remote(ScriptedWorker).options(num_cpus=0)
+        self.agent_loop_workers = [worker.remote(config, script, reward) for _ in range(num_workers)]
+        self.coordinator = coordinator_actor(options_of(config), check_installation())
+
+
+def compose_config(*overrides: str) -> DictConfig:
+    """Returns verl's composed config."""
+    with initialize_config_module("verl.trainer.config", version_base=None):
+        return compose("ppo_trainer", overrides=["trainer.nnodes=1", "trainer.n_gpus_per_node=1", *overrides])
+
+
+@dataclass
+class Host:
+    """verl's trainer as far as rollout collection goes.
+
+    Attributes:
+      run_dir: Folder of the ledger.
+      overrides: Hydra overrides, the preset among them.
+      script: What the rollouts do.
+      num_prompts: Size of the data set; prompts come in order, pass after pass.
+    """
+
+    run_dir: Path
+    overrides: tuple[str, ...]
+    script: Script = pool
+    num_prompts: int = 1000
+    num_workers: int = 2
+    options: dict[str, Any] = field(default_factory=dict)
+    step: int = 0
+    position: int = 0
+
+    def __post_init__(self) -> None:
+        self.config = compose_config(
+            "actor_rollout_ref.rollout.n=8", "data.train_batch_size=4",
+            "actor_rollout_ref.actor.ppo_mini_batch_size=4", f"trainer.default_local_dir={self.run_dir}",
+            *self.overrides,
+        )  # fmt: skip
+        sampler = self.config.trainer.v1.sampler
+        with open_dict(sampler):
+            sampler.sampler_kwargs.update(self.options)
+        OmegaConf.resolve(sampler)
+        CARRIED.coordinator, CARRIED.restored = {}, None
+        from verl.utils.import_utils import load_extern_object
+
+        buffer_class = load_extern_object(sampler.custom_sampler.path, sampler.custom_sampler.name)
+        self.buffer = buffer_class(
+            trainer_mode="sync",
+            trainer_config=self.config.trainer.v1.sync,
+            max_off_policy_threshold=sampler.max_off_policy_threshold,
+            max_off_policy_strategy=sampler.max_off_policy_strategy,
+            sampler_kwargs=sampler.sampler_kwargs,
+            refill_fn=self.submit,
+        )
+        self.manager = ScriptedManager(self.config, self.script, self.num_workers)
+
+    @property
+    def sara(self) -> dict[str, Any]:
+        return plain_options(self.config.trainer.v1.sampler.sampler_kwargs)
+
+    def submit(self, count: int, partition: str = "train") -> list[str]:
+        """verl's `_add_prompts_to_generate`: fetches prompts and hands them to the manager."""
+        rows = [(self.position + i) % self.num_prompts for i in range(count)]
+        if partition == "train":
+            self.position += count
+        uids = [str(uuid.uuid4()) for _ in rows]
+        batch = {
+            "uid": np.array(uids, dtype=object),
+            "raw_prompt": np.array([[{"role": "user", "content": str(r)}] for r in rows], dtype=object),
+            "data_source": np.array(["scripted"] * count, dtype=object),
+            "index": np.array(rows, dtype=object),
+            "prompt_id": np.array([f"p{r}" for r in rows], dtype=object),
+        }
+        data = tu.get_tensordict(batch)
+        tu.assign_non_tensor_data(data, "global_steps", self.step)
+        if partition == "val":
+            data["validate"] = NonTensorData(True)
+        tags = [{"is_prompt": True, "status": "pending", "global_steps": self.step} for _ in rows]
+        tq.kv_batch_put(keys=uids, partition_id=partition, tags=tags)
+        self.manager.generate_sequences(data)
+        return uids
+
+    def run_step(self) -> tuple[Any, dict[str, Any]]:
+        """verl's `step` up to the sampled batch, and its clean-up."""
+        self.step += 1
+        self.submit(self.config.data.train_batch_size)
+        batch, metrics = self.buffer.sample(
+            global_steps=self.step, partition_id="train", batch_size=self.config.data.train_batch_size
+        )
+        return batch, metrics
+
+    def end_step(self, batch: Any) -> None:
+        tq.kv_clear(keys=batch.keys, partition_id=batch.partition_id)
+
+    def ledger(self) -> Any:
+        return read_ledger(self.sara["run_dir"])
+
+    def close(self) -> None:
+        """Ends the actors of this run, so that the next one starts afresh."""
+        for actor in (*self.manager.agent_loop_workers, self.manager.coordinator):
+            ray.kill(actor)
+        leftover = tq.kv_list() or {}
+        for partition, keys in leftover.items():
+            if keys:
+                tq.kv_clear(keys=list(keys), partition_id=partition)
+
+
+def keys_left() -> list[str]:
+    """Returns all keys in TransferQueue."""
+    return [key for keys in (tq.kv_list() or {}).values() for key in keys]

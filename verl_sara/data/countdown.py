@@ -206,7 +206,7 @@ def generate(
 def generate_splits(
     num_train: int = 2000, num_test: int = 512, **settings: object
 ) -> tuple[list[CountdownProblem], list[CountdownProblem]]:
-    """Returns disjoint train and test problems, by default in the published sizes; settings as in `generate`."""
+    """Returns disjoint train and test problems, by default in the published sizes; see `generate`."""
     problems = generate(num_train + num_test, **settings)  # type: ignore[arg-type]
     return problems[:num_train], problems[num_train:]
 

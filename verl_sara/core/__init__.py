@@ -7,7 +7,7 @@
 - group: one prompt's group as a transition table
 - settings: sizes and modes of a step
 - commit_rate: running share of committed prompts, which sizes the waves
-- allocator: one training step
+- allocator: one training step; standing keeps its counts in dispatch order
 - fate: what became of every group
 """
 

@@ -18,16 +18,20 @@ and says what became of every group.
 """
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from verl_sara.core.commit_rate import CommitRate
 from verl_sara.core.errors import IllegalTransition
 from verl_sara.core.fate import Fate, fates
-from verl_sara.core.group import Group, Phase, SlotStatus, Verdict
-from verl_sara.core.posterior import BetaPrior, log_prob_all_fail, log_prob_all_pass, prob_effective
+from verl_sara.core.group import Group, Phase, SlotStatus
+from verl_sara.core.posterior import BetaPrior, log_prob_all_fail, log_prob_all_pass
 from verl_sara.core.settings import StepSettings
+from verl_sara.core.standing import Standing
 from verl_sara.core.stopping import StoppingRule, align_lengths, stage_boundaries
+
+ROUNDING = 1e-9
+"""Differences below this, in prompts, are rounding errors of sums of probabilities."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +84,10 @@ class StepAllocator:
     _round_planned: bool = False
     _deadline_passed: bool = False
     _finished: bool = False
+    _standing: Standing = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._standing = Standing(self.settings.batch_size, self.settings.group_size)
 
     # ---- events -------------------------------------------------------------------------------
 
@@ -106,18 +114,21 @@ class StepAllocator:
             audited=audited,
         )
         self.groups[uid] = group
+        self._standing.add(group)
         self._requested = max(0, self._requested - 1)
         return group
 
     def record(self, uid: str, slot: int, passed: bool, num_tokens: int) -> None:
         """Takes the outcome of one rollout."""
-        self.groups[uid].record(slot, passed, num_tokens)
-        self.num_in_flight -= 1
+        group = self.groups[uid]
+        group.record(slot, passed, num_tokens)
+        self._returned(group)
 
     def fail(self, uid: str, slot: int, status: SlotStatus, num_tokens: int) -> None:
         """Takes a rollout without an outcome."""
-        self.groups[uid].fail(slot, status, num_tokens)
-        self.num_in_flight -= 1
+        group = self.groups[uid]
+        group.fail(slot, status, num_tokens)
+        self._returned(group)
 
     def grant_whole(self, uid: str) -> Grant:
         """Grants the first stage of one group at once, outside schedule and budget.
@@ -149,9 +160,9 @@ class StepAllocator:
         refill = self._plan_refill()
         if refill or (self.settings.schedule == "rounds" and self._requested):
             # Under rounds, the whole wave starts together once the fresh prompts are there.
-            grants = () if self.settings.schedule == "rounds" else tuple(self._grant_all())
+            grants = () if self.settings.schedule == "rounds" else self._grant_all()
             return Advice(grants=grants, refill=refill)
-        grants = tuple(self._grant_all())
+        grants = self._grant_all()
         if grants:
             self.round_index += 1
             self._round_planned = False
@@ -178,98 +189,68 @@ class StepAllocator:
 
     def num_decided(self) -> tuple[int, int]:
         """Returns (committed, committed or abandoned), the step's contribution to the commit rate."""
-        verdicts = [group.verdict for group in self.groups.values()]
-        committed = verdicts.count(Verdict.COMMIT)
-        return committed, committed + verdicts.count(Verdict.ABANDON)
+        committed = len(self._standing.accepted)
+        return committed, committed + self._standing.num_abandoned
 
     # ---- planning -----------------------------------------------------------------------------
 
-    def _ranked(self) -> Iterator[tuple[Group, int, int]]:
-        """Yields (group, committed before it, undecided before it) in dispatch order."""
-        committed = undecided = 0
-        for group in self.groups.values():
-            yield group, committed, undecided
-            committed += group.phase in (Phase.COMMITTED, Phase.COMPLETE)
-            undecided += group.phase in (Phase.PROBING, Phase.WAITING)
-
     def _has_batch(self) -> bool:
-        """Whether the first B committed groups are certain and complete."""
-        if self.settings.collect == "budget":
+        """Whether the first B committed groups are certain and complete, and no surplus is to follow."""
+        if self.settings.collect == "budget" or not self._standing.has_batch():
             return False
-        complete = 0
-        for group in self.groups.values():
-            if group.phase in (Phase.PROBING, Phase.WAITING, Phase.COMMITTED):
-                return False
-            complete += group.phase is Phase.COMPLETE
-            if complete == self.settings.batch_size:
-                return not self._pending_surplus()
-        return False
-
-    def _pending_surplus(self) -> bool:
-        return self.settings.surplus == "train" and any(
-            group.phase is Phase.COMMITTED for group in self.groups.values()
-        )
+        return self.settings.surplus == "discard" or not self._standing.phases[Phase.COMMITTED]
 
     def _wind_down(self) -> Advice:
         """After the end of admission: completes what will be trained, audits, and waits."""
         self.is_exhausted = self.is_exhausted or not self._has_batch()
-        grants = []
-        for group, committed, _ in self._ranked():
-            is_trained = group.phase is Phase.COMMITTED and committed < self.settings.batch_size
-            if group.phase is Phase.AUDITING or is_trained:
-                grants.append(group)
-        launched = tuple(self._launch(group) for group in grants if group.next_grant())
-        self.round_index += bool(launched)
-        return Advice(grants=launched, is_done=not launched and self.num_in_flight == 0)
+        wanted = list(self._standing.take_unfilled(self._standing.last_needed() + 1))
+        grants = self._launch_all(wanted + self._take_audits())
+        self.round_index += bool(grants)
+        return Advice(grants=tuple(grants), is_done=not grants and self.num_in_flight == 0)
 
     def _audit_abandoned(self) -> None:
-        for group in self.groups.values():
-            if group.audited and group.phase is Phase.ABANDONED:
+        for group in self._standing.audits:
+            if group.phase is Phase.ABANDONED:
                 group.audit()
+                self._standing.update(group)
 
-    def _grant_all(self) -> Iterator[Grant]:
+    def _take_audits(self) -> list[Group]:
+        audits, self._standing.audits = self._standing.audits, []
+        return [group for group in audits if group.next_grant()]
+
+    def _grant_all(self) -> tuple[Grant, ...]:
         """Launches everything that may be launched now; the caller decides when that is."""
-        batch_size, waiting = self.settings.batch_size, []
+        standing, num_groups = self._standing, len(self.groups)
         is_budget = self.settings.collect == "budget"
-        for group, committed, undecided in list(self._ranked()):
-            is_needed = is_budget or committed < batch_size
-            if group.phase is Phase.WAITING:
-                waiting.append(group)
-            elif group.phase is Phase.COMMITTED:
-                certain = committed + undecided < batch_size
-                wanted = is_budget or certain or self.settings.surplus == "train"
-                if wanted and group.next_grant():
-                    yield self._launch(group)
-            elif group.phase is Phase.AUDITING:
-                if group.next_grant():
-                    yield self._launch(group)
-            elif group.phase is Phase.PROBING and is_needed and group.next_grant():
-                yield self._launch(group)
-        for group in waiting:
-            if self._affordable() >= 1:
-                yield self._launch(group)
+        fill_all = is_budget or self.settings.surplus == "train"
+        wanted = list(standing.take_ready(num_groups if is_budget else standing.last_needed()))
+        wanted += standing.take_unfilled(num_groups if fill_all else standing.window())
+        grants = self._launch_all(wanted + self._take_audits())
+        while self._affordable() >= 1 and (group := standing.next_waiting()):
+            grants.append(self._launch(group))
+        return tuple(grants)
+
+    def _launch_all(self, groups: list[Group]) -> list[Grant]:
+        return [self._launch(group) for group in sorted(groups, key=lambda group: group.index)]
 
     def _launch(self, group: Group) -> Grant:
         slots = group.launch(group.next_grant(), self.round_index)
+        self._standing.update(group)
         self.num_in_flight += len(slots)
         self.num_launched += len(slots)
         return Grant(group.uid, slots)
 
+    def _returned(self, group: Group) -> None:
+        self._standing.update(group)
+        self.num_in_flight -= 1
+
     def _affordable(self) -> int:
         """Returns how many more fresh prompts the budget can see through to a full group."""
-        spent = 0
-        for group in self.groups.values():
-            is_live = group.phase in (Phase.PROBING, Phase.COMMITTED)
-            # An audit runs outside the budget: of an abandoned group only the prefix counts.
-            is_abandoned = group.verdict is Verdict.ABANDON
-            charged = group.verdict_length if is_abandoned else group.num_launched
-            spent += self.settings.group_size if is_live else (charged or 0)
-        return (self.settings.max_rollouts - spent) // self.settings.group_size
+        return (self.settings.max_rollouts - self._standing.charged) // self.settings.group_size
 
     def _plan_refill(self) -> int:
         """Returns how many fresh prompts to ask for, counting those asked for already."""
-        waiting = sum(group.phase is Phase.WAITING for group in self.groups.values())
-        on_the_way = waiting + self._requested
+        on_the_way = self._standing.phases[Phase.WAITING] + self._requested
         room = self._affordable() - on_the_way
         if self.settings.collect == "budget":
             wanted = room
@@ -284,34 +265,29 @@ class StepAllocator:
 
     def _wave_size(self) -> int:
         """Returns how many fresh prompts cover the deficit, from the running commit rate."""
-        expected = 0.0
-        for group in self.groups.values():
-            if group.phase in (Phase.COMMITTED, Phase.COMPLETE):
-                expected += 1.0
-            elif group.phase is Phase.PROBING:
-                expected += self._prob_commit(group)
-        deficit = self.settings.batch_size - expected
-        if deficit <= 0:
+        standing, rate = self._standing, self._rate()
+        deficit = self.settings.batch_size - len(standing.accepted) - rate * standing.num_busy
+        if deficit > ROUNDING:
+            deficit -= sum(self._prob_commit(group) for group in standing.idle.values())
+        if deficit <= ROUNDING:
             return 0
-        rate = self._rate()
         margin = self.settings.refill_margin
         # Smallest W with W r - margin sqrt(W r (1-r)) >= deficit, solved for sqrt(W).
         spread = margin * math.sqrt(rate * (1.0 - rate))
         root = (spread + math.sqrt(spread * spread + 4.0 * rate * deficit)) / (2.0 * rate)
-        return math.ceil(root * root - 1e-9)
+        return math.ceil(root * root - ROUNDING)
 
     def _rate(self) -> float:
         if self.settings.keep_saturated:
             return 1.0
         k = self.settings.group_size
-        initial = max(1.0 / k, prob_effective(0, 0, group_size=k, prior=BetaPrior()))
+        # Before anything was seen: p_eff(0, 0) under the uniform prior, but at least 1/k.
+        initial = max(1.0 / k, (k - 1.0) / (k + 1.0))
         committed, decided = self.num_decided()
         return min(1.0, self.commit_rate.estimate(initial, committed, decided))
 
     def _prob_commit(self, group: Group) -> float:
-        """Returns P(an undecided group commits before it is abandoned), under its prior."""
-        if group.num_in_flight or group.is_mixed:
-            return self._rate()
+        """Returns P(a probing group commits before it is abandoned), under its prior; nothing in flight."""
         n = group.num_launched
         if group.num_successes == 0:
             return -math.expm1(log_prob_all_fail(n, group.lengths.fail, group.prior))

@@ -7,6 +7,7 @@ group machine knows lengths only.
 """
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Protocol
 
 from verl_sara.core.errors import ConfigError
@@ -63,17 +64,19 @@ class SaraThreshold:
 
     def lengths(self, prior: BetaPrior, group_size: int) -> StopLengths:
         """Returns the first n >= 2 on each side with p_eff(n) < tau_low, else k."""
-        return StopLengths(
-            fail=self._first(prior, group_size, passed=False),
-            passed=self._first(prior, group_size, passed=True),
-        )
+        return _threshold_lengths(self.tau_low, prior, group_size)
 
-    def _first(self, prior: BetaPrior, group_size: int, *, passed: bool) -> int:
+
+@lru_cache(maxsize=4096)
+def _threshold_lengths(tau_low: float, prior: BetaPrior, group_size: int) -> StopLengths:
+    def first(passed: bool) -> int:
         for n in range(MIN_PREFIX, group_size):
             p_eff = prob_effective(n, n if passed else 0, group_size=group_size, prior=prior)
-            if p_eff < self.tau_low - TIE:
+            if p_eff < tau_low - TIE:
                 return n
         return group_size
+
+    return StopLengths(fail=first(False), passed=first(True))
 
 
 def stage_boundaries(group_size: int, probe_size: int, increment: int) -> tuple[int, ...]:

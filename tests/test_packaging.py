@@ -20,7 +20,7 @@ def distribution():
 
 def test_version_and_python(distribution):
     assert distribution.version == verl_sara.__version__
-    assert distribution.metadata["Requires-Python"] == "<3.13,>=3.10"
+    assert distribution.metadata["Requires-Python"] in ("<3.13,>=3.10", ">=3.10,<3.13")
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ import random
 import shutil
 import sys
 import time
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -29,26 +29,46 @@ from verl_sara.data.rows import make_row  # noqa: E402
 
 
 @dataclass(frozen=True)
+class Family:
+    """One kind of problem: how many numbers, which operators, and its share of the pool and of the warm-up.
+
+    `pool_share` counts problems of 64, `warm_up_weight` is relative, and `examples` is the number of distinct
+    problems the warm-up draws from.
+    """
+
+    name: str
+    size: int
+    ops: str
+    pool_share: int
+    warm_up_weight: float = 0.0
+    examples: int = 0
+
+
+FAMILIES = (
+    Family("easy", 2, "+-", 22, warm_up_weight=0.5, examples=800),
+    Family("medium", 3, "+-", 18, warm_up_weight=0.5, examples=8000),
+    Family("hard", 4, "+-*", 24),
+)
+
+
+@dataclass(frozen=True)
 class Settings:
-    """Everything that decides the result. `*_sizes` are weights by how many numbers a problem has."""
+    """Everything that decides the result."""
 
     seed: int = 7
     version: int = 1
+    families: tuple[Family, ...] = FAMILIES
     train_prompts: int = 512
     val_prompts: int = 64
     held_out_prompts: int = 256
-    pool_sizes: dict[int, float] = field(default_factory=lambda: {2: 0.45, 3: 0.25, 4: 0.3})
     max_number: int = 30
     max_target: int = 99
-    ops: str = "+-*"
-    warm_up_problems: dict[int, int] = field(default_factory=lambda: {2: 900, 3: 8000})
-    warm_up_sizes: dict[int, float] = field(default_factory=lambda: {2: 0.5, 3: 0.5})
     hidden: int = 128
     layers: int = 3
     heads: int = 4
-    steps: int = 225
-    batch: int = 256
-    lr: float = 2e-3
+    steps: int = 800
+    batch: int = 64
+    lr: float = 3e-3
     group_size: int = 8
     probe: int = 5
     max_response: int = 32
@@ -131,10 +151,8 @@ def warm_up(settings: Settings, model, tokenizer, problems: list[CountdownProble
     import torch
 
     examples = encode_examples(problems, tokenizer)
-    weights = [
-        settings.warm_up_sizes[len(p.numbers)] / settings.warm_up_problems[len(p.numbers)] for p in problems
-    ]
-    cumulative = list(itertools.accumulate(weights))
+    share = {family.size: family.warm_up_weight / max(1, family.examples) for family in settings.families}
+    cumulative = list(itertools.accumulate(share[len(problem.numbers)] for problem in problems))
     rng = random.Random(settings.seed)
     optimizer = torch.optim.AdamW(model.parameters(), lr=settings.lr, weight_decay=0.01, betas=(0.9, 0.98))
     model.train()
@@ -181,18 +199,27 @@ def rows(problems: list[CountdownProblem], split: str) -> list[dict]:
 
 
 def make_problems(settings: Settings) -> dict[str, list[CountdownProblem]]:
-    """The problems of each part; train, val and held_out share none."""
-    common = {"max_number": settings.max_number, "max_target": settings.max_target, "ops": settings.ops}
-    total = settings.train_prompts + settings.val_prompts + settings.held_out_prompts
-    pool = generate(total, sizes=settings.pool_sizes, seed=settings.seed, **common)
-    # the warm-up may see pool problems: what it must give is a mix of easy and hard ones
-    warm = [
-        problem
-        for size, count in settings.warm_up_problems.items()
-        for problem in generate(count, sizes=[size], seed=settings.seed + size, **common)
-    ]
-    train, val = settings.train_prompts, settings.train_prompts + settings.val_prompts
-    return {"train": pool[:train], "val": pool[train:val], "held_out": pool[val:], "warm_up": warm}
+    """The problems of each part; train, val and held_out share none.
+
+    The warm-up may see problems of the pool: what it must give is a mix of easy and hard ones.
+    """
+    parts: dict[str, list[CountdownProblem]] = {"train": [], "val": [], "held_out": [], "warm_up": []}
+    limits = {"max_number": settings.max_number, "max_target": settings.max_target}
+    for number, family in enumerate(settings.families):
+        kind = {"sizes": [family.size], "ops": family.ops, **limits}
+        counts = {
+            part: family.pool_share * getattr(settings, f"{part}_prompts") // 64
+            for part in ("train", "val", "held_out")
+        }
+        problems = generate(sum(counts.values()), seed=100 * settings.seed + number, **kind)
+        for part, count in counts.items():
+            parts[part] += problems[:count]
+            problems = problems[count:]
+        if family.examples:
+            parts["warm_up"] += generate(family.examples, seed=100 * settings.seed + 50 + number, **kind)
+    for part in ("train", "val"):
+        random.Random(settings.seed).shuffle(parts[part])
+    return parts
 
 
 def fingerprint(settings: Settings, problems: dict[str, list[CountdownProblem]]) -> str:

@@ -28,7 +28,7 @@ class LedgerWriter:
         self.run = run
         self.attempt, self._ledger = self._open_next_attempt()
         self.path = Path(self._ledger.name)
-        self._journal = open(self.folder / f"journal.attempt-{self.attempt}.jsonl", "a+", encoding="utf-8")
+        self._journal = open(self.folder / f"journal.attempt-{self.attempt}.jsonl", "a+", encoding="utf-8")  # noqa: SIM115
         self._append([{"kind": "run", **header}])
 
     def _open_next_attempt(self) -> tuple[int, IO[str]]:

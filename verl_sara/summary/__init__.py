@@ -12,8 +12,18 @@ reason is given instead of a number.
 """
 
 from verl_sara.summary.arm import Arm, read_arm
-from verl_sara.summary.compare import summarise
+from verl_sara.summary.compare import paper_rule, read_arms, summarise, summary_of
 from verl_sara.summary.numbers import arm_summary, summarise_arm
 from verl_sara.summary.table import table
 
-__all__ = ["Arm", "arm_summary", "read_arm", "summarise", "summarise_arm", "table"]
+__all__ = [
+    "Arm",
+    "arm_summary",
+    "paper_rule",
+    "read_arm",
+    "read_arms",
+    "summarise",
+    "summarise_arm",
+    "summary_of",
+    "table",
+]

@@ -1,15 +1,29 @@
 """One run folder, read once: its ledger as steps and running numbers, and verl's log."""
 
 import os
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
 from verl_sara.config.schema import SaraConfig
 from verl_sara.core import BetaPrior, SaraThreshold
-from verl_sara.ledger import Ledger, LedgerError, Record, read_ledger
-from verl_sara.metrics import IdealDs, Replay
+from verl_sara.ledger import (
+    Ledger,
+    LedgerError,
+    Problems,
+    Record,
+    attempts,
+    ledger_folder,
+    open_lines,
+    parse_lines,
+    read_ledger,
+)
+from verl_sara.metrics import IdealDs, Lengths, Occupancy, Replay, Stopping, is_full
 from verl_sara.verl_log import VerlLog, read_verl_log
+
+RULE_OPTIONS = ("tau_low", "prior", "probe_size", "increment")
+TRAINED = ("trained", "saturated_trained")
 
 
 @dataclass
@@ -17,13 +31,16 @@ class Arm:
     """One run as it was read.
 
     Attributes:
-      name: Name in tables.
+      name: Name of the run; "arm/seed" for one of several runs of an arm.
       ledger: Without its groups, None if the run has none.
       log: verl's own log.
       options: Options of the run, from the ledger's last header.
       prompts: Identities of the prompts that were visited.
       ideal: Bounds on ideal dynamic sampling.
-      replay: The paper's rule on the run's full groups.
+      replays: Rules run over the full groups, by name.
+      stopping: Verdicts, calibration and audits.
+      lengths: Tokens of rollouts by outcome.
+      occupancy: How busy the steps were.
       problems: Everything that was skipped or looks wrong.
     """
 
@@ -33,13 +50,26 @@ class Arm:
     options: Record = field(default_factory=dict)
     prompts: set[str] = field(default_factory=set)
     ideal: IdealDs = field(default_factory=IdealDs)
-    replay: Replay | None = None
+    replays: dict[str, Replay] = field(default_factory=dict)
+    stopping: Stopping = field(default_factory=Stopping)
+    lengths: Lengths = field(default_factory=Lengths)
+    occupancy: Occupancy = field(default_factory=Occupancy)
     problems: list[str] = field(default_factory=list)
 
     @property
+    def label(self) -> str:
+        """Name of the arm, shared by its seeds."""
+        return self.name.rpartition("/")[0] or self.name
+
+    @property
     def preset(self) -> str:
-        """Preset of the run, its name if that is not known."""
-        return str(self.options.get("preset", self.name))
+        """Preset of the run, its label if that is not known."""
+        return str(self.options.get("preset", self.label))
+
+    @property
+    def num_steps(self) -> int:
+        """Steps of the history; of verl's log if there is no ledger."""
+        return len(self.history()) if self.ledger else sum(row.step > 0 for row in self.log.history())
 
     def history(self) -> list[Record]:
         """One line per step, of its last attempt."""
@@ -48,49 +78,73 @@ class Arm:
     def costs(self) -> list[Record]:
         """One line per step: everything launched for it in all attempts, trained as in the last one.
 
-        Rollouts of steps that never finished stand with 0 trained groups.
+        Rollouts of steps that never finished stand under the fate "lost", with nothing trained.
         """
         if self.ledger is None:
             return []
         kept = {step["step"]: step for step in self.ledger.history()}
-        numbers = kept.keys() | self.ledger.lost.keys()
-        costs = {
-            number: {"step": number, "fates": {"launched": {"groups": 0, "rollouts": 0, "tokens": 0}}}
-            for number in sorted(numbers)
-        }
+        lines: dict[int, dict[str, Counter[str]]] = {}
         for step in self.ledger.steps:
-            for unit in ("groups", "rollouts", "tokens"):
-                costs[step["step"]]["fates"]["launched"][unit] += step["fates"]["launched"][unit]
+            fates = lines.setdefault(step["step"], {})
+            for fate, counts in step["fates"].items():
+                fates.setdefault(fate, Counter()).update(counts)
         for number, lost in self.ledger.lost.items():
-            for unit in ("rollouts", "tokens"):
-                costs[number]["fates"]["launched"][unit] += lost[unit]
-        for number, line in costs.items():
-            for fate in ("trained", "saturated_trained"):
+            for fate in ("lost", "launched"):
+                lines.setdefault(number, {}).setdefault(fate, Counter()).update(lost)
+        for number, fates in lines.items():
+            for fate in TRAINED:
                 trained = kept[number]["fates"][fate]["groups"] if number in kept else 0
-                line["fates"][fate] = {"groups": trained}
-        return list(costs.values())
+                fates.setdefault(fate, Counter())["groups"] = trained
+        return [{"step": number, "fates": lines[number]} for number in sorted(lines)]
+
+    def take(self, group: Record) -> None:
+        """Takes one group of the ledger into the running numbers."""
+        self.prompts.add(group["prompt_id"])
+        self.ideal.add(group)
+        self.stopping.add(group)
+        self.lengths.add(group)
+        self.occupancy.add(group)
+        for replay in self.replays.values():
+            replay.add(group)
 
 
-def read_arm(name: str, run_dir: str | os.PathLike[str], rule_options: Record | None = None) -> Arm:
+def read_arm(
+    name: str,
+    run_dir: str | os.PathLike[str],
+    *,
+    replays: Mapping[str, Replay] | None = None,
+    last_step: int | None = None,
+) -> Arm:
     """Reads a run folder once. Without a ledger, only what verl's log supports is there.
 
     Args:
-      name: Name of the arm.
+      name: Name of the run.
       run_dir: Run folder: ledger in it or in its subfolder `sara`, verl's log beside it.
-      rule_options: Options of the rule to replay; None replays none.
+      replays: Rules to run over the full groups.
+      last_step: Steps after this one are left out; None = all.
 
     Raises:
       LedgerError: If there is neither a ledger nor a log of verl.
     """
-    arm = Arm(name, log=read_verl_log(run_dir))
-    if rule_options is not None:
-        arm.replay = paper_replay(rule_options)
+    arm = Arm(name, log=read_verl_log(run_dir), replays=dict(replays or {}))
+    problems, end = Problems(), float("inf") if last_step is None else last_step
 
     def take(group: Record) -> None:
-        arm.prompts.add(group["prompt_id"])
-        arm.ideal.add(group)
-        if arm.replay:
-            arm.replay.add(group)
+        if group["step"] > end:
+            return
+        if (
+            group["fate"] == "trained"
+            and is_full(group)
+            and sum(group["slots"]["outcome"])
+            in (
+                0,
+                group["group_size"],
+            )
+        ):
+            problems.add(
+                "saturated group that the ledger calls trained", f"step {group['step']} {group['uid']}"
+            )
+        arm.take(group)
 
     try:
         arm.ledger = read_ledger(run_dir, on_group=take, is_strict=False)
@@ -100,20 +154,35 @@ def read_arm(name: str, run_dir: str | os.PathLike[str], rule_options: Record | 
         arm.problems.append(f"only what verl's log supports: {error}")
     else:
         arm.options = arm.ledger.runs[-1].get("options", {}) if arm.ledger.runs else {}
-        arm.problems += arm.ledger.problems + arm.ledger.unbalanced
+        arm.problems += arm.ledger.problems + arm.ledger.unbalanced + problems.sentences()
+        arm.ledger.steps = [step for step in arm.ledger.steps if step["step"] <= end]
+        arm.ledger.lost = {step: lost for step, lost in arm.ledger.lost.items() if step <= end}
+    arm.log.rows = [row for row in arm.log.rows if row.step <= end]
     arm.problems += arm.log.problems
     return arm
 
 
-def paper_replay(options: Mapping[str, Any]) -> Replay:
-    """Returns the paper's rule with a run's options; those that are not given are the preset's."""
+def options_of(run_dir: str | os.PathLike[str]) -> Record:
+    """Returns the options in the header of a run's last ledger, empty if there is none."""
+    try:
+        folder = ledger_folder(run_dir)
+    except LedgerError:
+        return {}
+    path = folder / f"ledger.attempt-{max(attempts(folder))}.jsonl"
+    with open_lines(path) as lines:
+        record: Record = next((record for _, record in parse_lines(lines, path.name, Problems())), {})
+    options = record.get("options", {})
+    return options if isinstance(options, dict) else {}
+
+
+def rule_options(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the options of the paper's rule; those that a run does not give are the preset's."""
     defaults = {f.name: f.default for f in fields(SaraConfig)}
-    values = {
-        name: options.get(name, defaults[name]) for name in ("tau_low", "prior", "probe_size", "increment")
-    }
-    return Replay(
-        SaraThreshold(values["tau_low"]),
-        prior=BetaPrior(*values["prior"]),
-        probe_size=values["probe_size"],
-        increment=values["increment"],
-    )
+    return {name: options.get(name, defaults[name]) for name in RULE_OPTIONS}
+
+
+def threshold_replay(
+    *, tau_low: float, prior: tuple[float, float], probe_size: int, increment: int
+) -> Replay:
+    """Returns a replay of the paper's threshold rule."""
+    return Replay(SaraThreshold(tau_low), prior=BetaPrior(*prior), probe_size=probe_size, increment=increment)

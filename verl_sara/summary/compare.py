@@ -1,12 +1,12 @@
 """Arms side by side: what each saved, measured, counterfactual and replayed, or why that cannot be said."""
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from verl_sara.ledger import LedgerError, Problems, Record, attempts, ledger_folder, open_lines, parse_lines
-from verl_sara.metrics import cost_per_effective_group, effective_groups, saving
-from verl_sara.summary.arm import Arm, read_arm
+from verl_sara.ledger import LedgerError
+from verl_sara.metrics import Replay, cost_per_effective_group, effective_groups, saving
+from verl_sara.summary.arm import Arm, options_of, read_arm, rule_options, threshold_replay
 from verl_sara.summary.numbers import arm_summary
 
 BASELINES = ("verl_ds", "ds")
@@ -18,63 +18,83 @@ FULL_GROUPS = ("ds", "verl_ds", "uniform")
 SAME_OPTIONS = ("group_size", "batch_size", "verdict_key", "success_threshold")
 """Options that compared arms share."""
 
+PAPER = "paper"
+"""Preset whose rule is replayed, and the name of that replay."""
+
 
 def summarise(
-    arms: Mapping[str, str | os.PathLike[str]], *, baselines: Sequence[str] | None = None
+    arms: Mapping[str, str | os.PathLike[str]],
+    *,
+    baselines: Sequence[str] = (),
+    last_step: int | None = None,
 ) -> dict[str, Any]:
     """Returns the numbers of several runs, their savings, and the paper's rule replayed.
 
     Args:
-      arms: Run folder by name of the arm.
-      baselines: Names of the arms that savings are measured against; default those whose preset is
-        in BASELINES.
+      arms: Run folder by name; "arm/seed" names one of several runs of an arm.
+      baselines: Arms that savings are measured against; by default those of the presets BASELINES.
+      last_step: Steps after this one are left out; None = all.
 
     Returns:
       {"arms": {name: see `summarise_arm`},
-       "savings": {name: {"measured": {baseline: {"rollouts": [value, low, high], "tokens": ...} or
+       "savings": {arm: {"measured": {baseline: {"rollouts": [value, low, high], "tokens": ...} or
          {"refused": reason}}, "counterfactual": {"ideal_ds": {"rollouts": {"bounds", "interval"}}}}},
-       "replay": {"paper_vs_<arm>": ratio of rollouts per effective group, ..._interval, ..._tokens,
-         ..._tokens_interval, ..._groups, "rule": its options}}.
+       "replay": {"paper_vs_<name>": ratio of rollouts per effective group, ..._interval, ..._tokens,
+         ..._tokens_interval, ..._groups},
+       "rule": options of the replayed rule}.
 
     Raises:
-      LedgerError: If an arm has neither a ledger nor a log of verl, or a baseline is not an arm.
+      LedgerError: If a run has neither a ledger nor a log of verl, or a baseline is no arm.
     """
-    rule_options = next((options for options in map(_options_of, arms.values()) if _is_paper(options)), {})
-    read = {name: read_arm(name, run_dir, rule_options) for name, run_dir in arms.items()}
-    if unknown := set(baselines or ()) - set(read):
-        raise LedgerError(f"baseline {min(unknown)!r} is no arm; allowed: {', '.join(read)}")
-    chosen = [
-        arm for name, arm in read.items() if (name in baselines if baselines else arm.preset in BASELINES)
-    ]
+    rule = paper_rule(arms)
+    return summary_of(read_arms(arms, rule=rule, last_step=last_step), baselines=baselines, rule=rule)
+
+
+def paper_rule(arms: Mapping[str, str | os.PathLike[str]]) -> dict[str, Any]:
+    """Returns the options of the first arm of the preset `paper`, or that preset's own."""
+    every = map(options_of, arms.values())
+    return rule_options(next((options for options in every if options.get("preset") == PAPER), {}))
+
+
+def read_arms(
+    arms: Mapping[str, str | os.PathLike[str]],
+    *,
+    rule: Mapping[str, Any],
+    replays: Mapping[str, Mapping[str, Any]] | None = None,
+    last_step: int | None = None,
+) -> dict[str, Arm]:
+    """Reads several runs; `rule` (as PAPER) and `replays` (options by name) run over their full groups."""
+    rules = {**(replays or {}), PAPER: rule}
+
+    def runners() -> dict[str, Replay]:
+        return {name: threshold_replay(**options) for name, options in rules.items()}
+
+    return {name: read_arm(name, path, replays=runners(), last_step=last_step) for name, path in arms.items()}
+
+
+def summary_of(
+    arms: Mapping[str, Arm], *, baselines: Sequence[str], rule: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Returns the summary of runs that were read, see `summarise`."""
+    by_label: dict[str, list[Arm]] = {}
+    for arm in arms.values():
+        by_label.setdefault(arm.label, []).append(arm)
+    if unknown := set(baselines) - set(by_label):
+        raise LedgerError(f"baseline {min(unknown)!r} is no arm; allowed: {', '.join(by_label)}")
+    chosen = baselines or [label for label, runs in by_label.items() if runs[0].preset in BASELINES]
     return {
-        "arms": {name: arm_summary(arm) for name, arm in read.items()},
+        "arms": {name: arm_summary(arm) for name, arm in arms.items()},
         "savings": {
-            name: {
-                "measured": {base.name: measured(arm, base) for base in chosen if base is not arm},
-                "counterfactual": {"ideal_ds": {"rollouts": counterfactual(arm)}},
+            label: {
+                "measured": {base: measured(runs, by_label[base]) for base in chosen if base != label},
+                "counterfactual": {"ideal_ds": {"rollouts": counterfactual(runs)}},
             }
-            for name, arm in read.items()
-            if arm.ledger
+            for label, runs in by_label.items()
+            if any(arm.ledger for arm in runs)
         },
-        "replay": _replays(read, rule_options),
+        "replay": _replays(arms),
+        "rule": dict(rule),
     }
-
-
-def _options_of(run_dir: str | os.PathLike[str]) -> Record:
-    """Returns the options in the header of a run's ledger, empty if there is none."""
-    try:
-        folder = ledger_folder(run_dir)
-    except LedgerError:
-        return {}
-    path = folder / f"ledger.attempt-{max(attempts(folder))}.jsonl"
-    with open_lines(path) as lines:
-        record: Record = next((record for _, record in parse_lines(lines, path.name, Problems())), {})
-    options: Record = record.get("options", {})
-    return options
-
-
-def _is_paper(options: Record) -> bool:
-    return options.get("preset") == "paper"
 
 
 def why_not_comparable(one: Arm, other: Arm) -> str:
@@ -90,43 +110,57 @@ def why_not_comparable(one: Arm, other: Arm) -> str:
             return f"{name} differs: {', '.join(values)}"
     steps = [[step["step"] for step in arm.history()] for arm in (one, other)]
     if steps[0] != steps[1]:
-        return f"steps differ: {len(steps[0])} ({one.name}), {len(steps[1])} ({other.name})"
+        return f"steps differ: {_span(steps[0])} ({one.name}), {_span(steps[1])} ({other.name})"
     if not one.prompts & other.prompts:
         return f"prompts differ: {one.name} and {other.name} have none in common"
     return ""
 
 
-def measured(arm: Arm, baseline: Arm) -> dict[str, Any]:
-    """Returns 1 - cost per effective group / the baseline's, as [value, low, high] per unit."""
-    if reason := why_not_comparable(arm, baseline):
-        return {"refused": reason}
+def _span(steps: Sequence[int]) -> str:
+    return f"{len(steps)} steps, {steps[0]} to {steps[-1]}" if steps else "none"
+
+
+def measured(runs: Iterable[Arm], baseline: Iterable[Arm]) -> dict[str, Any]:
+    """Returns 1 - cost per effective group / the baseline's, as [value, low, high] per unit.
+
+    Seeds are pooled. {"refused": reason} if any two runs cannot be compared.
+    """
+    runs, baseline = list(runs), list(baseline)
+    for one in runs:
+        for other in baseline:
+            if reason := why_not_comparable(one, other):
+                return {"refused": reason}
+    costs, base = ([line for arm in side for line in arm.costs()] for side in (runs, baseline))
     return {
-        unit: saving(
-            cost_per_effective_group(arm.costs(), unit), cost_per_effective_group(baseline.costs(), unit)
-        ).as_list()
+        unit: saving(cost_per_effective_group(costs, unit), cost_per_effective_group(base, unit)).as_list()
         for unit in ("rollouts", "tokens")
     }
 
 
-def counterfactual(arm: Arm) -> dict[str, list[float | None]]:
+def counterfactual(runs: Iterable[Arm]) -> dict[str, list[float | None]]:
     """Returns bounds on 1 - rollouts per effective group / ideal dynamic sampling's on the same prompts."""
-    last = {step["step"]: step["attempt"] for step in arm.history()}
-    costs: dict[tuple[int, int], tuple[float, float]] = {}
-    for step in arm.ledger.steps if arm.ledger else ():
-        is_kept = last[step["step"]] == step["attempt"]
-        rollouts = step["fates"]["launched"]["rollouts"]
-        costs[step["attempt"], step["step"]] = (rollouts, effective_groups(step) if is_kept else 0)
-    for number, lost in arm.ledger.lost.items() if arm.ledger else ():
-        costs[0, number] = (lost["rollouts"], 0)
-    return arm.ideal.saving(costs).as_dict()
+    pairs = []
+    for arm in runs:
+        if arm.ledger is None:
+            continue
+        last = {step["step"]: step["attempt"] for step in arm.history()}
+        costs: dict[tuple[int, int], tuple[float, float]] = {}
+        for step in arm.ledger.steps:
+            is_kept = last[step["step"]] == step["attempt"]
+            effective = effective_groups(step) if is_kept else 0
+            costs[step["attempt"], step["step"]] = (step["fates"]["launched"]["rollouts"], effective)
+        costs |= {(0, number): (lost["rollouts"], 0) for number, lost in arm.ledger.lost.items()}
+        pairs.append((arm.ideal, costs))
+    (ideal, own), *others = pairs
+    return ideal.saving(own, others).as_dict()
 
 
-def _replays(arms: Mapping[str, Arm], rule_options: Record) -> dict[str, Any]:
+def _replays(arms: Mapping[str, Arm]) -> dict[str, Any]:
     result: dict[str, Any] = {}
     for name, arm in arms.items():
-        if arm.replay is None or arm.preset not in FULL_GROUPS:
+        if PAPER not in arm.replays or arm.preset not in FULL_GROUPS:
             continue
-        replayed = arm.replay.result()
+        replayed = arm.replays[PAPER].result()
         key = f"paper_vs_{name}"
         for suffix, estimate in (("", replayed.rollouts), ("_tokens", replayed.tokens)):
             value, low, high = estimate.as_list()

@@ -43,15 +43,14 @@ def arm_summary(arm: Arm) -> dict[str, Any]:
     if arm.options.get("mode") == "observe":
         estimates["rounds_per_step"] = Estimate(math.nan)
     values = {name: _plain(estimate.value) for name, estimate in estimates.items()}
-    num_steps = len(steps) if has_ledger else sum(row.step > 0 for row in arm.log.history())
-    before, after = _validation(arm, num_steps)
+    before, after = _validation(arm)
 
     def launched(unit: str) -> int | None:
         return sum(line["fates"]["launched"][unit] for line in costs) if has_ledger else None
 
     return {
         "preset": arm.preset,
-        "steps": num_steps,
+        "steps": arm.num_steps,
         "prompts_visited": launched("groups"),
         "groups_trained": sum(map(groups_trained, steps)) if has_ledger else None,
         "effective_fraction": values["effective_fraction"],
@@ -93,13 +92,14 @@ def wall_split(log: VerlLog) -> dict[str, float | None]:
     }
 
 
-def _validation(arm: Arm, num_steps: int) -> tuple[float | None, float | None]:
+def _validation(arm: Arm) -> tuple[float | None, float | None]:
     """Returns the accuracy before training and the last one after some."""
     curve = arm.log.validation()
     before = next((value for step, value in curve if step == 0), None)
     trained = [(step, value) for step, value in curve if step > 0]
-    if trained and trained[-1][0] < num_steps:
-        arm.problems.append(f"the last validation was at step {trained[-1][0]} of {num_steps}")
+    if trained and trained[-1][0] < arm.num_steps:
+        sentence = f"the last validation was at step {trained[-1][0]} of {arm.num_steps}"
+        arm.problems += [sentence] if sentence not in arm.problems else []
     return before, trained[-1][1] if trained else None
 
 

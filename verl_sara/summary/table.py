@@ -45,7 +45,8 @@ def markdown(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def _row(name: str, arm: Mapping[str, Any], summary: Mapping[str, Any], bases: list[str]) -> list[str]:
-    savings = summary["savings"].get(name, {"measured": {}, "counterfactual": {}})
+    label = name.rpartition("/")[0] or name
+    savings = summary["savings"].get(label, {"measured": {}, "counterfactual": {}})
     intervals, wall = arm["intervals"], arm["wall_s"]
     bounds = savings["counterfactual"].get("ideal_ds", {}).get("rollouts", {}).get("bounds", [None, None])
 

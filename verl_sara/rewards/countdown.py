@@ -230,6 +230,8 @@ def _grade_region(region: str, target: int, numbers: Counter[int], if_none: str)
         return Grade.of("ambiguous", "; ".join(verdicts))
     if verdicts:
         return Grade.of(*reversed(list(verdicts.items())[-1]))
+    if if_none == "truncated":
+        return Grade.of(if_none, pred)
     if malformed:
         return Grade.of("unparsed", malformed)
     if pred:

@@ -65,7 +65,8 @@ _REPEATING = re.compile(r"([-+]?)(\d*)\.(\d*)\\overline\{(\d+)\}")
 _MAX_NUMBER = 200
 _BASED = re.compile(r"((?=[A-Za-z]*\d)[0-9A-Za-z]{1,400})_\{(\d{1,2})\}")
 _LEFT_SIDE = re.compile(r"(?:[A-Za-z\\ ⟦⟧'.]|_\{[^{}]*\}|\^\{-1\}|\([A-Za-z0-9, ]*\)){1,60}")
-_IMPLICIT_PRODUCT = re.compile(r"\*(?!\d)|(?<!\d)\*")
+_IMPLICIT_PRODUCT = re.compile(r"(\\[A-Za-z]+)\*(?=[A-Za-z])|\*(?!\d)|(?<!\d)\*")
+_SPACES = re.compile(r"(\\[A-Za-z]+) +(?=[A-Za-z])| +")
 _APART = re.compile(r"(?<=\d) +(?=[\d.])")
 _COMMANDS = re.compile(r"\\[A-Za-z]+")
 _MATRIX = re.compile(r"\\begin ?\{([bpvBV]?matrix|array)\}(?:\{[lcr|]*\})?(.*)\\end ?\{\1\}", re.DOTALL)
@@ -85,14 +86,24 @@ def equal(gold: str, answer: str, undecided: Undecided) -> bool:
     first, second = parse(gold), parse(answer)
     if _same(first, second, undecided):
         return True
-    if isinstance(first, Group) != isinstance(second, Group) and "," in gold and "," in answer:
+    if isinstance(first, Leaf) and isinstance(second, Leaf) and "=" in gold and "=" in answer:
+        if ("=" in first.text) != ("=" in second.text):  # `2x+y=5` against `y=5-2x`
+            return undecided(_compact(canonical(gold)), _compact(canonical(answer)))
+    elif isinstance(first, Group) != isinstance(second, Group) and "," in gold and "," in answer:
         return _same(parse(gold, False), parse(answer, False), undecided)  # `1,234` may be a list after all
     return False
 
 
 def _compact(text: str) -> str:
-    """Returns the text without white space, but with a mark in `2 3`, which is not 23."""
-    return _APART.sub("␣", text).replace(" ", "") if " " in text else text
+    r"""Returns the text without white space, except in `\le x`, and with a mark in `2 3`, which is not 23."""
+    if " " not in text:
+        return text
+    text = _APART.sub("␣", text)
+    return _SPACES.sub(_kept_space, text) if "\\" in text else text.replace(" ", "")
+
+
+def _kept_space(match: re.Match[str]) -> str:
+    return f"{match.group(1)} " if match.group(1) else ""
 
 
 def normal_form(text: str) -> str:
@@ -156,6 +167,9 @@ def _parse(text: str, has_thousands: bool, depth: int) -> Answer:
 
 
 def _group(kind: str, parts: list[str], text: str, depth: int) -> Group:
+    labels = [part.partition("=")[0].strip() for part in parts if "=" in part]
+    if kind == "list" and len(labels) == len(parts) == len(set(labels)):
+        kind, parts = "()", sorted(map(str.strip, parts))  # `y=3, x=2` is the point (2, 3)
     items: list[Answer] = []
     for part in parts:
         item = _parse(part, False, depth + 1)
@@ -168,9 +182,8 @@ def _group(kind: str, parts: list[str], text: str, depth: int) -> Group:
 
 def _bracketed(text: str) -> tuple[str, str] | None:
     r"""Returns kind and content of a text that is one bracket pair, `\{` included; `None` if it is not."""
-    for opening, ending, kind in (("\\{", "\\}", "set"), ("\\langle ", "\\rangle", "()")):
-        if text.startswith(opening) and text.endswith(ending):
-            return kind, text[len(opening) : -len(ending)]
+    if text.startswith("\\{") and text.endswith("\\}"):
+        return "set", text[2:-2]
     if text[0] in "([" and text[-1] in ")]" and closing(text, 0) == len(text) - 1:
         return text[0] + text[-1], text[1:-1]
     return None
@@ -187,25 +200,18 @@ def _matrix(match: re.Match[str], text: str, depth: int) -> Group:
 
 def _without_left_side(text: str) -> str:
     """Returns the text without a left side: `x=`, `f(x)=`, words, a sign of membership, a calculation."""
-    if "\\in " in text or "\\approx " in text:
-        for sign in ("\\approx ", "\\in "):
-            left, found, right = text.partition(sign)
-            if found and (not left.strip() or _LEFT_SIDE.fullmatch(left)):
-                text = right.strip()
-    if "=" in text:
-        left, _, right = text.partition("=")
-        left = left.strip()
-        is_numeric = not any(char.isalpha() for char in _COMMANDS.sub("", left))
-        if (
-            right.strip()
-            and (not left or is_numeric or _LEFT_SIDE.fullmatch(left))
-            and "," not in left.strip("()")
-        ):
-            # A chain `x=3+4=7` ends in the answer; a list `x=1,y=2` is cut at its commas later.
-            return right.rpartition("=")[2].strip() if "," not in right else right.strip()
-        if right.strip() and _LEFT_SIDE.fullmatch(left):
-            return right.strip()
-    return text
+    for sign in ("\\approx ", "\\in "):
+        left, found, right = text.partition(sign)
+        if found and (not left.strip() or _LEFT_SIDE.fullmatch(left)):
+            text = right.strip()
+    left, _, right = text.partition("=")
+    if not right.strip() or ("," in right and "=" in right):  # a list `x=1, y=2` is cut at its commas first
+        return text
+    left = left.strip()
+    is_calculation = "," not in left and not any(char.isalpha() for char in _COMMANDS.sub("", left))
+    if left and not is_calculation and not _LEFT_SIDE.fullmatch(left):
+        return text
+    return right.rpartition("=")[2].strip()  # a chain `x=3+4=7` ends in the answer
 
 
 def _leaf(text: str) -> Leaf:
@@ -222,8 +228,8 @@ def _leaf(text: str) -> Leaf:
     if based is not None:
         return Leaf("based", f"{based.group(1).lstrip('0') or '0'}_{{{based.group(2)}}}")
     if "⟦" in compact or "␣" in compact or _WORD.search(text):
-        return Leaf("text", _word_form(text))
-    return Leaf("expr", _IMPLICIT_PRODUCT.sub("", compact), unit=unit)
+        return Leaf("text", _word_form(compact))
+    return Leaf("expr", _IMPLICIT_PRODUCT.sub(_kept_space, compact), unit=unit)
 
 
 def _word_form(text: str) -> str:

@@ -37,12 +37,13 @@ _UNICODE = str.maketrans(
         "θ": r"\theta ",
     }
     | {"²": "^{2}", "³": "^{3}", "½": r"\frac{1}{2}", "¼": r"\frac{1}{4}", "¾": r"\frac{3}{4}", "′": "'"}
-    | {"＋": "+", "＜": "<", "＞": ">", "⟨": r"\langle ", "⟩": r"\rangle ", "ℝ": r"\mathbb{R}", "→": r"\to "}
+    | {"＋": "+", "＜": "<", "＞": ">", "⟨": "(", "⟩": ")", "ℝ": r"\mathbb{R}", "→": r"\to "}
 )
 _TEXT = re.compile(
     r"\\(text(?:bf|it|rm|sf|tt|up|normal)?|mathrm|mbox|hbox|operatorname\*?|mathbf|mathit|mathsf|boldsymbol|bm|bold)"
     r"\s*\{([^{}]*)\}"
 )
+_LEAD = re.compile(r"^⟦[^⟦⟧]*\b(?:is|are|about|approximately|roughly)\W*⟧\s*(?=[^\s⟦])")
 _STYLED_MATH = frozenset({"mathbf", "mathit", "mathsf", "boldsymbol", "bm", "bold"})
 _COMMAND = re.compile(r"\\\\|\\([A-Za-z]+)\s*|\\([!,;: %#&_$])")
 _COMMAND_FORMS = {
@@ -62,6 +63,8 @@ _COMMAND_FORMS = {
     "div": "/",
     "lbrace": r"\{",
     "rbrace": r"\}",
+    "langle": "(",
+    "rangle": ")",
     "lvert": "|",
     "rvert": "|",
     "vert": "|",
@@ -118,6 +121,7 @@ def canonical(text: str) -> str:
         .replace("**", "^")
     )
     text = text.replace("<=", r"\le ").replace(">=", r"\ge ").replace("!=", r"\ne ")
+    text = _LEAD.sub("", text) if text.startswith("⟦") else text
     if text.isascii() and text.isdigit():
         return text
     if "pi" in text or "inf" in text or "Inf" in text:

@@ -23,7 +23,7 @@ _MARK = re.compile(
 _SENTENCE_END = re.compile(r"\.\s|\.$|;\s|,? (?:because|since|so|which|where|as)\b")
 _MAX_MARKS = 16
 _MAX_BARE = 200
-_MAX_BARE_WORDS = 3
+_MAX_BARE_WORDS = 2
 
 
 def grade(text: str, gold: Any, undecided: Undecided = symbolic.equal) -> Grade:

@@ -82,6 +82,9 @@ class _Worker:
                 raise SymbolicError(
                     f"math-verify does not start: {reply.lstrip('!')}; pip install math-verify"
                 )
+        except OSError as error:
+            self.kill()
+            raise SymbolicError(f"math-verify does not start: {error}") from error
         except BaseException:
             self.kill()
             raise

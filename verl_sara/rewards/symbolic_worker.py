@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 from collections.abc import Callable
 
+_DEGREES = re.compile(r"(\d+(?:\.\d+)?)\^\{?\\circ\}?")
 _MEMORY_BYTES = 4 << 30
 _CPU_MARGIN_S = 60
 
@@ -43,13 +45,18 @@ def _load() -> Callable[[str, str], bool]:
     import logging
 
     from math_verify import LatexExtractionConfig, parse, verify
+    from sympy import Basic, I
 
     logging.disable(logging.CRITICAL)
     extraction = [LatexExtractionConfig()]
 
     def read(text: str) -> list[object]:
-        latex = text.replace("*", r"\cdot ")
-        return parse(f"${latex}$", extraction, fallback_mode="no_fallback", parsing_timeout=None)
+        latex = _DEGREES.sub(r"{(\1\\cdot\\pi/180)}", text.replace("*", r"\cdot "))
+        found = parse(f"${latex}$", extraction, fallback_mode="no_fallback", parsing_timeout=None)
+        return [_with_imaginary_unit(item) if isinstance(item, Basic) else item for item in found]
+
+    def _with_imaginary_unit(expression: Basic) -> Basic:
+        return expression.subs({symbol: I for symbol in expression.free_symbols if symbol.name == "i"})
 
     def is_equal(gold: str, answer: str) -> bool:
         first, second = read(gold), read(answer)

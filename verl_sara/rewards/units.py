@@ -31,6 +31,7 @@ _NAMES = {
 }
 _BASE = {name: base for base, names in _NAMES.items() for name in names.split()}
 _SQUARE = re.compile(r"^(?:square|sq|cubic|cu)\.?\s+|\s+(?:squared|cubed)$")
+_ANGLE = re.compile(r"\\(?:sin|cos|tan|cot|sec|csc)")
 _DEGREE = re.compile(r"\s*\^\s*\{?\s*\\circ\s*\}?$")
 _BRACKETED = re.compile(r"\s*[/*^]?\s*\{?⟦([^⟦⟧]*)⟧\}?\s*(?:\^\s*\{?-?\d\}?)?$")
 _EXPONENT = re.compile(r"\s*\^\s*\{?-?\d\}?$")
@@ -57,7 +58,7 @@ def split_unit(text: str) -> tuple[str, str, bool]:
         if text.endswith("%"):
             text, is_percent = text[:-1].rstrip(), True
             continue
-        match = _DEGREE.search(text) or _BRACKETED.search(text)
+        match = (not _ANGLE.search(text) and _DEGREE.search(text)) or _BRACKETED.search(text)
         if match is not None and match.start() > 0:
             words = match.group(1) if match.re is _BRACKETED else "degree"
             is_percent = is_percent or words.strip() in ("percent", "%")
@@ -77,6 +78,9 @@ def _plain_unit(text: str) -> tuple[str, str]:
     bare = _EXPONENT.sub("", text)
     if bare != text and not bare[-1:].isalpha():
         return text, ""
+    front, _, last = bare.rpartition(" ")
+    if len(last) > 1 and base_unit(last) and front.strip():
+        return front, last
     rest = bare.rstrip(_LETTERS)
     words = bare[len(rest) :]
     if not words.strip(" ./") or not rest or rest[-1] not in "0123456789}])%":

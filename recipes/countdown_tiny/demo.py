@@ -41,34 +41,39 @@ def command(arm: str, run_dir: Path, steps: int, seed: int, extra: list[str]) ->
     ]  # fmt: skip
 
 
+def start(arm: str, run_dir: Path, steps: int, seed: int, extra: list[str], attempt: int = 1) -> subprocess.Popen:
+    """Starts one arm in a session of its own; its output goes to `console.log` in its folder."""
+    run_dir.mkdir(parents=True, exist_ok=True)
+    env = {
+        **os.environ,
+        **cpu_environment(),
+        "COUNTDOWN_TINY": str(ROOT / ".cache/countdown_tiny"),
+        "VERL_FILE_LOGGER_PATH": str(run_dir / f"verl.attempt-{attempt}.jsonl"),
+        "PYTHONUNBUFFERED": "1",
+    }
+    with open(run_dir / "console.log", "ab") as out:
+        return subprocess.Popen(
+            command(arm, run_dir, steps, seed, extra), cwd=ROOT, env=env, stdout=out, stderr=subprocess.STDOUT,
+            stdin=subprocess.DEVNULL, start_new_session=True,
+        )  # fmt: skip
+
+
 def run_arm(arm: str, run_dir: Path, steps: int, seed: int, extra: list[str]) -> float:
     """Runs one arm to its end, showing its steps; returns its seconds.
 
     Raises:
       SystemExit: If it fails, falls silent or exceeds its deadline; its processes are ended.
     """
-    run_dir.mkdir(parents=True, exist_ok=True)
-    log, started = run_dir / "console.log", time.monotonic()
-    env = {
-        **os.environ,
-        **cpu_environment(),
-        "COUNTDOWN_TINY": str(ROOT / ".cache/countdown_tiny"),
-        "VERL_FILE_LOGGER_PATH": str(run_dir / "verl.attempt-1.jsonl"),
-        "PYTHONUNBUFFERED": "1",
-    }
-    with open(log, "wb") as out:
-        process = subprocess.Popen(
-            command(arm, run_dir, steps, seed, extra), cwd=ROOT, env=env, stdout=out, stderr=subprocess.STDOUT,
-            stdin=subprocess.DEVNULL, start_new_session=True,
-        )  # fmt: skip
+    began, log = time.monotonic(), run_dir / "console.log"
+    process = start(arm, run_dir, steps, seed, extra)
     try:
-        _follow(process, log, arm, steps, started)
+        _follow(process, log, arm, steps, began)
     finally:
-        _end_group(process)
+        end_session(process)
     if process.returncode != 0:
         tail = "\n".join(log.read_text(errors="replace").splitlines()[-25:])
         raise SystemExit(f"{tail}\ndemo: arm {arm} ended with status {process.returncode}; whole log: {log}")
-    return time.monotonic() - started
+    return time.monotonic() - began
 
 
 def _follow(process: subprocess.Popen, log: Path, arm: str, steps: int, started: float) -> None:
@@ -85,16 +90,16 @@ def _follow(process: subprocess.Popen, log: Path, arm: str, steps: int, started:
             print(f"[{arm}] step {seen}/{steps}  {time.monotonic() - started:.0f} s", flush=True)
         now = time.monotonic()
         if now - started > ARM_DEADLINE_S or now - last_change > SILENCE_DEADLINE_S:
-            _end_group(process)
+            end_session(process)
             raise SystemExit(
                 f"demo: arm {arm} made no progress and was ended at step {seen}; whole log: {log}"
             )
 
 
-def _end_group(process: subprocess.Popen) -> None:
+def end_session(process: subprocess.Popen) -> None:
     """Ends the run and what it started: verl's own children and its Ray, which share its session."""
     for sig, patience in ((signal.SIGTERM, 10), (signal.SIGKILL, 5)):
-        members = _session_members(process.pid)
+        members = session_members(process.pid)
         if not members:
             break
         for pid in members:
@@ -103,13 +108,13 @@ def _end_group(process: subprocess.Popen) -> None:
             except ProcessLookupError:
                 continue
         end = time.monotonic() + patience
-        while _session_members(process.pid) and time.monotonic() < end:
+        while session_members(process.pid) and time.monotonic() < end:
             process.poll()
             time.sleep(0.2)
     process.wait()
 
 
-def _session_members(session: int) -> list[int]:
+def session_members(session: int) -> list[int]:
     """Returns the pids of a session that are not zombies (Linux)."""
     members = []
     for stat in Path("/proc").glob("[0-9]*/stat"):

@@ -8,7 +8,7 @@ import pytest
 
 
 @pytest.fixture(scope="session")
-def stack() -> Iterator[None]:
+def actors() -> Iterator[Any]:
     ray = pytest.importorskip("ray")
     tq = pytest.importorskip("transfer_queue")
     from omegaconf import OmegaConf
@@ -21,19 +21,21 @@ def stack() -> Iterator[None]:
         runtime_env={"env_vars": {"PYTHONPATH": root, "TRANSFER_QUEUE_ENABLE": "1"}},
     )
     tq.init(OmegaConf.create({"backend": {"SimpleStorage": {"num_data_storage_units": 1}}}))
-    yield
+    from tests.adapters.scripted import Actors
+
+    yield Actors()
     tq.close()
     ray.shutdown()
 
 
 @pytest.fixture
-def host(stack: None, tmp_path: Path) -> Iterator[Callable[..., Any]]:
+def host(actors: Any, tmp_path: Path) -> Iterator[Callable[..., Any]]:
     from tests.adapters.scripted import Host
 
     hosts: list[Host] = []
 
     def make(*overrides: str, **kwargs: Any) -> Host:
-        kwargs.setdefault("run_dir", tmp_path)
+        kwargs = {"run_dir": tmp_path, "actors": actors, **kwargs}
         hosts.append(Host(overrides=overrides, **kwargs))
         return hosts[-1]
 

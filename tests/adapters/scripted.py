@@ -102,7 +102,7 @@ _agent_loop_registry["single_turn_agent"] = {"_target_": "tests.adapters.scripte
 class ScriptedReward:
     """verl's reward-loop worker, grading from the script."""
 
-    def __init__(self, script: Script) -> None:
+    def configure(self, script: Script) -> None:
         self.script, self.attempts = script, {}
 
     async def compute_score(self, data: Any) -> dict[str, Any]:
@@ -130,24 +130,42 @@ class ScriptedWorker(SaraAgentLoopWorker):
     script: Script = staticmethod(pool)
     attempts: dict[tuple[str, int], int]
 
-    def __init__(self, config: DictConfig, script: Script, reward: Any) -> None:
+    def __init__(self, reward: Any) -> None:
         tq.init()
-        type(self).script, type(self).attempts = staticmethod(script), {}
-        self.config, self.llm_client, self.dataset_cls, self.tools = config, None, None, []
+        self.llm_client, self.dataset_cls, self.tools = None, None, []
         self.tokenizer, self.processor, self.hf_model_type = _Tokenizer(), None, None
         self.mm_processor_kwargs, self.distillation_enabled, self.background_tasks = {}, False, set()
         self.reward_loop_worker_handles = [reward]
+
+    async def drain(self) -> None:
+        """Ends what an interrupted run left behind."""
+        for task in self.background_tasks:
+            task.cancel()
+        await asyncio.gather(*self.background_tasks, return_exceptions=True)
+
+    async def configure(self, config: DictConfig, script: Script) -> None:
+        type(self).script, type(self).attempts = staticmethod(script), {}
+        self.config = config
         self._connect()
 
 
 class ScriptedManager(SaraAgentLoopManager):
     """The real manager with scripted workers."""
 
-    def __init__(self, config: DictConfig, script: Script, num_workers: int) -> None:
-        self.config, reward = config, ScriptedReward.options(num_cpus=0).remote(script)
-        worker = ray.remote(ScriptedWorker).options(num_cpus=0)
-        self.agent_loop_workers = [worker.remote(config, script, reward) for _ in range(num_workers)]
+    def __init__(self, config: DictConfig, script: Script, actors: "Actors") -> None:
+        self.config, self.agent_loop_workers = config, actors.workers
         self.coordinator = coordinator_actor(options_of(config), check_installation())
+        ray.get([actors.reward.configure.remote(script)])
+        ray.get([worker.configure.remote(config, script) for worker in actors.workers])
+
+
+class Actors:
+    """The processes that import verl, shared by all tests: a reward worker and two rollout workers."""
+
+    def __init__(self, num_workers: int = 2) -> None:
+        self.reward = ScriptedReward.options(num_cpus=0).remote()
+        worker = ray.remote(ScriptedWorker).options(num_cpus=0)
+        self.workers = [worker.remote(self.reward) for _ in range(num_workers)]
 
 
 def compose_config(*overrides: str) -> DictConfig:
@@ -163,15 +181,17 @@ class Host:
     Attributes:
       run_dir: Folder of the ledger.
       overrides: Hydra overrides, the preset among them.
+      actors: The shared processes.
       script: What the rollouts do.
       num_prompts: Size of the data set; prompts come in order, pass after pass.
+      options: Options of ours.
     """
 
     run_dir: Path
     overrides: tuple[str, ...]
+    actors: Actors
     script: Script = pool
     num_prompts: int = 1000
-    num_workers: int = 2
     options: dict[str, Any] = field(default_factory=dict)
     step: int = 0
     position: int = 0
@@ -198,7 +218,7 @@ class Host:
             sampler_kwargs=sampler.sampler_kwargs,
             refill_fn=self.submit,
         )
-        self.manager = ScriptedManager(self.config, self.script, self.num_workers)
+        self.manager = ScriptedManager(self.config, self.script, self.actors)
 
     @property
     def sara(self) -> dict[str, Any]:
@@ -242,11 +262,10 @@ class Host:
         return read_ledger(self.sara["run_dir"])
 
     def close(self) -> None:
-        """Ends the actors of this run, so that the next one starts afresh."""
-        for actor in (*self.manager.agent_loop_workers, self.manager.coordinator):
-            ray.kill(actor)
-        leftover = tq.kv_list() or {}
-        for partition, keys in leftover.items():
+        """Ends the coordinator, so that the next run starts afresh, and clears what a failed one left."""
+        ray.kill(self.manager.coordinator)
+        ray.get([worker.drain.remote() for worker in self.actors.workers])
+        for partition, keys in (tq.kv_list() or {}).items():
             if keys:
                 tq.kv_clear(keys=list(keys), partition_id=partition)
 

@@ -32,3 +32,87 @@ def test_paper_trains_complete_mixed_groups_and_leaves_nothing_behind(host, sche
         if group["verdict"] == "abandon":
             assert len(set(outcomes)) == 1 and len(outcomes) == 5 and group["p_eff"] < 0.4
     assert {g["fate"] for g in ledger.groups} >= {"trained", "abandoned"}
+
+
+def test_uniform_trains_every_prompt_with_k_rollouts_in_dispatch_order(host):
+    h = host("+sara=uniform")
+    batch, metrics = h.run_step()
+    h.end_step(batch)
+    groups = h.ledger().groups
+    assert [g["prompt_id"] for g in groups] == ["p0", "p1", "p2", "p3"]
+    assert {g["fate"] for g in groups} <= {"trained", "saturated_trained"}
+    assert list(dict.fromkeys(key.split("_")[0] for key in batch.keys)) == [g["uid"] for g in groups]
+    assert metrics["sara/rollouts_launched_total"] == 32
+
+
+def test_dynamic_sampling_generates_full_groups_and_evicts_saturated_ones(host):
+    h = host("+sara=ds")
+    for _ in range(2):
+        batch, metrics = h.run_step()
+        h.end_step(batch)
+        assert len(rows_of(batch)) == 4 and metrics["sara/effective_fraction"] == 1.0
+    groups = h.ledger().groups
+    assert {len(g["slots"]["outcome"]) for g in groups} == {8}
+    assert all(len(set(g["slots"]["outcome"])) == 1 for g in groups if g["fate"] == "abandoned")
+
+
+def test_verl_ds_is_verls_own_filter_with_a_ledger(host):
+    h = host("+sara=verl_ds")
+    for _ in range(2):
+        batch, metrics = h.run_step()
+        h.end_step(batch)
+        assert len(rows_of(batch)) == 4
+    groups = h.ledger().groups
+    evicted = [g for g in groups if g["fate"] == "abandoned"]
+    assert evicted and all(len(set(g["slots"]["outcome"])) == 1 for g in evicted)
+    assert all(len(set(g["slots"]["outcome"])) == 2 for g in groups if g["fate"] in ("trained", "surplus"))
+    assert {len(g["slots"]["outcome"]) for g in groups} == {8}
+    assert metrics["training/filter_groups/evicted_samples"] > 0
+
+
+def test_validation_goes_through_untouched(host):
+    import ray
+
+    from tests.adapters.scripted import keys_left
+
+    h = host("+sara=paper", "actor_rollout_ref.rollout.val_kwargs.n=3")
+    uids = h.submit(5, partition="val")
+    batch, metrics = h.buffer.sample(global_steps=0, partition_id="val", batch_size=5)
+    assert rows_of(batch) == dict.fromkeys(uids, 3) and metrics == {}
+    h.end_step(batch)
+    ray.get(h.manager.coordinator.state.remote())
+    assert keys_left() == [] and h.ledger().groups == []
+
+
+def test_the_state_of_a_run_is_restored_and_its_ledger_continued(host, tmp_path):
+    from verl_sara.adapters.carried import CARRIED
+
+    h = host("+sara=paper", options={"schedule": "streaming"})
+    batch, _ = h.run_step()
+    h.end_step(batch)
+    state = CARRIED.state_dict()
+    assert state["coordinator"]["commit_rate"]["decided"] > 0
+    h.step = 2
+    h.submit(4)
+    h.close()
+
+    again = host("+sara=paper")
+    again.step, again.position = 1, h.position
+    CARRIED.load_state_dict(state)
+    batch, _ = again.run_step()
+    again.end_step(batch)
+    ledger = again.ledger()
+    assert [(s["step"], s["attempt"]) for s in ledger.history()] == [(1, 1), (2, 2)]
+    assert ledger.lost_rollouts > 0
+    assert CARRIED.coordinator["commit_rate"]["decided"] > state["coordinator"]["commit_rate"]["decided"]
+
+
+def test_prefix_groups_and_budget_mode(host):
+    h = host("+sara=paper", options={"group_completion": "prefix"})
+    batch, _ = h.run_step()
+    h.end_step(batch)
+    assert all(2 <= n < 8 for n in rows_of(batch).values()) and len(rows_of(batch)) == 4
+    h.close()
+    h = host("+sara=paper", options={"collect": "budget"})
+    batch, metrics = h.run_step()
+    assert metrics["sara/rollouts_launched_total"] <= 32 and set(rows_of(batch).values()) == {8}

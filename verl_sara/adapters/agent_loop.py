@@ -8,6 +8,7 @@ Validation runs verl's code unchanged.
 import asyncio
 import logging
 import numbers
+from collections.abc import Coroutine
 from typing import Any
 
 import numpy as np
@@ -108,11 +109,16 @@ class SaraAgentLoopWorker(plain_worker_class()):  # type: ignore[misc]
         running: set[asyncio.Task[RolloutResult]] = set()
         results: list[RolloutResult] = []
         failures = 0
-        while (slots := await self.coordinator.exchange.remote(uid, results, not running)) is not None:
-            running |= {asyncio.create_task(rollout(slot)) for slot in slots}
-            done, running = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
-            results = [task.result() for task in done]
-            failures += sum(result.status is not SlotStatus.OK for result in results)
+        try:
+            while (slots := await self.coordinator.exchange.remote(uid, results, not running)) is not None:
+                running |= {asyncio.create_task(rollout(slot)) for slot in slots}
+                done, running = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
+                results = [task.result() for task in done]
+                failures += sum(result.status is not SlotStatus.OK for result in results)
+        finally:
+            for task in running:
+                task.cancel()
+            await asyncio.gather(*running, return_exceptions=True)
         return failures
 
     async def _rollout(
@@ -162,7 +168,7 @@ class SaraAgentLoopWorker(plain_worker_class()):  # type: ignore[misc]
             raise SaraError("the agent loop returned no output")
         for one in outputs:
             self._keep_row(one)
-        await super()._agent_loop_postprocess(output, validate, **kwargs)
+        await self._store(super()._agent_loop_postprocess(output, validate, **kwargs), outputs[-1])
         final = outputs[-1]
         passed = read_outcome(
             final.reward_score,
@@ -172,6 +178,21 @@ class SaraAgentLoopWorker(plain_worker_class()):  # type: ignore[misc]
             data_source=kwargs.get("data_source"),
         )
         return passed, sum(sum(one.response_mask) for one in outputs), len(outputs[0].prompt_ids)
+
+    @staticmethod
+    async def _store(storing: Coroutine[Any, Any, None], final: AgentLoopOutput) -> None:
+        """Grades and stores; once graded, a timeout waits for the transfer to end before it is raised.
+
+        TransferQueue may lose other groups' data if a key is cleared while it is still being written.
+        """
+        task = asyncio.ensure_future(storing)
+        try:
+            await asyncio.shield(task)
+        except asyncio.CancelledError:
+            if final.reward_score is None:
+                task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+            raise
 
     def _keep_row(self, output: AgentLoopOutput) -> None:
         """Gives an empty response one masked end token: it is a wrong answer and needs a row."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
@@ -19,6 +20,8 @@ VERL_GRADERS = {
     "math_dapo": "aime",
 }
 """verl's graders for mathematics, each with a data source that verl routes to it."""
+
+_PADDING_UID = re.compile(r"pad[0-9a-f]{32}(?:_|$)")
 
 
 @dataclass(frozen=True)
@@ -80,7 +83,10 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _rows(file: Path) -> tuple[list[tuple[int, dict[str, Any]]], int]:
-    """Returns the rows that are records, and how many are not; a torn last line is told but not counted."""
+    """Returns the rows to grade, and how many are no record; a torn last line is told but not counted.
+
+    verl pads batches with synthetic rows and dumps them too; they hold no answer and are left out.
+    """
     if not file.is_file():
         raise FileNotFoundError(f"no such file: {file}")
     numbered = list(numbered_rows(file))
@@ -91,7 +97,11 @@ def _rows(file: Path) -> tuple[list[tuple[int, dict[str, Any]]], int]:
             is_last = is_torn and number == numbered[-1][0]
             num_unreadable += not is_last
             print(f"row {number} left out: {'torn last line' if is_last else row}", file=sys.stderr)
-    return [(number, row) for number, row in numbered if isinstance(row, dict)], num_unreadable
+    records = [(number, row) for number, row in numbered if isinstance(row, dict)]
+    rows = [(number, row) for number, row in records if not _PADDING_UID.match(str(row.get("uid")))]
+    if len(rows) < len(records):
+        print(f"{len(records) - len(rows)} padding rows of verl left out", file=sys.stderr)
+    return rows, num_unreadable
 
 
 def read_answer(row: Mapping[str, Any], number: int, default_source: str | None = None) -> Answer:

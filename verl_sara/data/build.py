@@ -111,7 +111,7 @@ def build_aime24(
     built.splits["test"] = prepare(raw, "test", convert)
     num_rows = len(built.splits["test"].rows)
     if num_rows != AIME24_SIZE:
-        built.warnings.append(
+        built.faults.append(
             f"AIME 2024 has {AIME24_SIZE} problems, this source has {num_rows} different ones"
         )
     return built

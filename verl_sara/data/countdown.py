@@ -24,7 +24,7 @@ TEMPLATES = {
 }
 """Prompt templates: `prose` for language models, `tiny` for a character-level model trained from scratch."""
 
-_ATTEMPTS_PER_PROBLEM = 200
+_MAX_FRUITLESS = 20_000
 _PRECEDENCE = {"+": 1, "-": 1, "*": 2, "/": 2}
 
 
@@ -183,10 +183,10 @@ def generate(
     rng = random.Random(seed)
     seen = {problem.key for problem in exclude}
     problems: list[CountdownProblem] = []
-    attempts_left = _ATTEMPTS_PER_PROBLEM * num_problems + 10_000
+    num_fruitless = 0
     while len(problems) < num_problems:
-        attempts_left -= 1
-        if attempts_left < 0:
+        num_fruitless += 1
+        if num_fruitless > _MAX_FRUITLESS:
             raise ValueError(
                 f"found only {len(problems)} distinct problems of the {num_problems} asked for with "
                 f"sizes={weights}, max_number={max_number}, ops={ops!r}, max_target={max_target}; widen one"
@@ -200,6 +200,7 @@ def generate(
         if problem.key not in seen:
             seen.add(problem.key)
             problems.append(problem)
+            num_fruitless = 0
     return problems
 
 

@@ -95,6 +95,8 @@ class SaraConfig:
         for name in ("max_step_s", "rollout_timeout_s", "stall_report_s", "stall_deadline_s"):
             check_least(name, getattr(self, name), 0.001)
         check_least("max_retries", self.max_retries, 0)
+        if self.max_rollouts_per_step is not None:
+            check_least("max_rollouts_per_step", self.max_rollouts_per_step, self.batch_size * self.group_size)
         for name in ("verdict_key", "run_dir", "run_name", "preset"):
             if not getattr(self, name).strip():
                 raise ConfigError(f"{name} is empty; allowed: a non-empty text")

@@ -45,9 +45,9 @@ class Family:
 
 
 FAMILIES = (
-    Family("easy", 2, "+-", 22, warm_up_weight=0.5, examples=800),
-    Family("medium", 3, "+-", 18, warm_up_weight=0.5, examples=8000),
-    Family("hard", 4, "+-*", 24),
+    Family("easy", 2, "+-", 23, warm_up_weight=0.5, examples=800),
+    Family("medium", 3, "+-", 16, warm_up_weight=0.5, examples=8000),
+    Family("hard", 4, "+-*", 25),
 )
 
 

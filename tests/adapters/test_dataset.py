@@ -97,7 +97,7 @@ def test_position_and_state_survive_a_checkpoint(files, taken):
 def test_fewer_prompts_than_a_batch_are_refused(files):
     from verl_sara.core import ConfigError
 
-    with pytest.raises(ConfigError, match="hold 3 prompts, data.train_batch_size is 4"):
+    with pytest.raises(ConfigError, match=r"hold 3 prompts, data\.train_batch_size is 4"):
         trainer(files(3), files(3, "val"), "+sara=paper")
 
 

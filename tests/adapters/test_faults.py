@@ -24,8 +24,8 @@ def launched(ledger):
     ],
 )
 def test_a_verdict_that_is_not_binary_stops_the_first_step(host, info, message):
-    from verl_sara.adapters.replay_buffer import StalledError
     from tests.adapters.scripted import Behaviour
+    from verl_sara.adapters.replay_buffer import StalledError
 
     h = host("+sara=paper", script=lambda prompt, slot: Behaviour(info=info))
     with pytest.raises(StalledError, match=message):
@@ -44,8 +44,8 @@ def test_success_threshold_decides_on_the_score(host):
 
 
 def test_a_reward_that_always_raises_stops_the_run_with_its_message(host):
-    from verl_sara.adapters.replay_buffer import StalledError
     from tests.adapters.scripted import Behaviour
+    from verl_sara.adapters.replay_buffer import StalledError
 
     h = host("+sara=paper", script=lambda prompt, slot: Behaviour(grade="no gold answer"))
     with pytest.raises(StalledError, match="ValueError: no gold answer"):
@@ -61,7 +61,7 @@ def test_failing_rollouts_drop_their_group_and_are_counted(host):
 
     h = host("+sara=paper", script=script)
     for _ in range(4):
-        batch, metrics = h.run_step()
+        batch, _ = h.run_step()
         h.end_step(batch)
         assert set(sessions(batch).values()) == {8} and len(sessions(batch)) == 4
     ledger = h.ledger()
@@ -99,8 +99,8 @@ def test_a_rollout_that_never_returns_fails_its_group_only(host):
 
 
 def test_a_step_without_progress_reports_and_stops(host, capfd):
-    from verl_sara.adapters.replay_buffer import StalledError
     from tests.adapters.scripted import Behaviour
+    from verl_sara.adapters.replay_buffer import StalledError
 
     options = {"stall_report_s": 0.5, "stall_deadline_s": 2.0}
     h = host("+sara=paper", script=lambda prompt, slot: Behaviour(generate="hang"), options=options)

@@ -116,17 +116,23 @@ def test_an_own_dataset_derived_from_ours_is_accepted(composed, tmp_path):
 
 def main_ppo(*arguments, env=(), cwd):
     command = [sys.executable, "-m", "verl.trainer.main_ppo", *arguments]
-    return subprocess.run(command, cwd=cwd, env={**os.environ, **dict(env)}, capture_output=True, text=True, timeout=240)
+    return run(command, cwd=cwd, env=dict(env), timeout=240)
+
+
+def run(command, *, cwd, env, timeout=60):
+    return subprocess.run(
+        command, cwd=cwd, env={**os.environ, **env}, capture_output=True, text=True, timeout=timeout
+    )
 
 
 def test_a_bad_option_ends_main_ppo_before_ray_starts(tmp_path, train_file):
-    run = main_ppo(
+    job = main_ppo(
         "+sara=paper", f"+{OPTIONS}.tau_lo=0.3", f"data.train_files={train_file}", "data.train_batch_size=16",
         cwd=tmp_path,
     )  # fmt: skip
-    assert run.returncode == 1
-    assert "unknown option 'tau_lo'; did you mean tau_low?" in run.stderr
-    assert "ray init kwargs" not in run.stdout
+    assert job.returncode == 1
+    assert "unknown option 'tau_lo'; did you mean tau_low?" in job.stderr
+    assert "ray init kwargs" not in job.stdout
 
 
 def test_a_preset_is_found_from_a_wheel(tmp_path):
@@ -139,8 +145,8 @@ def test_a_preset_is_found_from_a_wheel(tmp_path):
     subprocess.run(install, check=True, timeout=240)
     probe = "import verl_sara, sys; sys.stderr.write(verl_sara.__file__)"
     env = {"PYTHONPATH": str(target)}
-    where = subprocess.run([sys.executable, "-c", probe], cwd=tmp_path, env={**os.environ, **env}, capture_output=True, text=True)
+    where = run([sys.executable, "-c", probe], cwd=tmp_path, env=env)
     assert str(target) in where.stderr
-    run = main_ppo("+sara=paper", "--cfg", "job", env=env.items(), cwd=tmp_path)
-    assert run.returncode == 0, run.stderr
-    assert "agent_loop_manager_class: verl_sara.adapters.agent_loop.SaraAgentLoopManager" in run.stdout
+    job = main_ppo("+sara=paper", "--cfg", "job", env=env.items(), cwd=tmp_path)
+    assert job.returncode == 0, job.stderr
+    assert "agent_loop_manager_class: verl_sara.adapters.agent_loop.SaraAgentLoopManager" in job.stdout

@@ -5,6 +5,11 @@ import os
 from collections.abc import Iterable, Iterator
 from typing import IO, Any
 
+try:  # verl brings it; several times as fast, and stricter
+    from orjson import loads as _loads
+except ImportError:
+    _loads = json.loads
+
 _DECODER = json.JSONDecoder()
 _BLANK = " \t\r\n\x00\ufeff"
 
@@ -32,6 +37,14 @@ class Problems:
         ]
 
 
+def _whole_object(line: str) -> dict[str, Any]:
+    """Returns the one object that an ordinary line holds; ValueError for any other line."""
+    record = _loads(line)
+    if type(record) is not dict:
+        raise ValueError("not an object")
+    return record
+
+
 def parse_lines(lines: Iterable[str], where: str, problems: Problems) -> Iterator[tuple[int, dict[str, Any]]]:
     """Yields (line number, object) of the lines of a JSONL text.
 
@@ -39,7 +52,13 @@ def parse_lines(lines: Iterable[str], where: str, problems: Problems) -> Iterato
     everything else is counted.
     """
     for number, line in enumerate(lines, start=1):
-        rest, num_objects = line.strip(_BLANK), 0
+        try:
+            record = _whole_object(line)
+        except (ValueError, RecursionError):
+            rest, num_objects = line.strip(_BLANK), 0
+        else:
+            yield number, record
+            continue
         while rest:
             try:
                 record, end = _DECODER.raw_decode(rest)

@@ -5,11 +5,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from verl_sara.core import Fate
+from verl_sara.core import Fate, Verdict
 from verl_sara.ledger.lines import Problems, open_lines, parse_lines
 from verl_sara.ledger.schema import SCHEMA_VERSION, LedgerError, Record, attempts, balance, check_balance
 
 _COLUMNS = ("outcome", "tokens", "status", "round")
+_COUNTS = ("step", "index", "group_size", "n0", "n1")
+_FATES = frozenset(fate.value for fate in Fate)
+_VERDICTS = frozenset(verdict.value for verdict in Verdict)
 
 
 @dataclass
@@ -142,7 +145,7 @@ class _AttemptReader:
             if kind == "run":
                 self.ledger.runs.append(record)
             elif kind == "group":
-                _check_group(record)
+                check_group(record)
                 self.pending.append(record)
             elif kind == "step":
                 self._end_step(record)
@@ -212,14 +215,21 @@ def _count(totals: dict[int, dict[str, int]], step: int, rollouts: int, tokens: 
     counts["tokens"] += tokens
 
 
-def _check_group(record: Record) -> None:
+def check_group(record: Record) -> None:
     """Raises KeyError, TypeError or ValueError unless the columns of a group can be relied on."""
     slots = record["slots"]
     if len({len(slots[name]) for name in _COLUMNS}) != 1:
         raise ValueError("slots of equal length")
-    if not all(type(tokens) is int and tokens >= 0 for tokens in slots["tokens"]):
+    tokens = slots["tokens"]
+    if not set(map(type, tokens)) <= {int} or min(tokens, default=0) < 0:
         raise ValueError("slots.tokens, counts >= 0")
-    if not all(outcome in (0, 1, None) for outcome in slots["outcome"]):
+    if not set(slots["outcome"]) <= {0, 1, None}:
         raise ValueError("slots.outcome of 0, 1, null")
-    Fate(record["fate"])
-    int(record["step"]) + int(record["group_size"])
+    if record["verdict"] not in _VERDICTS or record["fate"] not in _FATES:
+        raise ValueError("verdict or fate")
+    for name in _COUNTS:
+        if type(record[name]) is not int:
+            raise ValueError(name)
+    if len(record["prior"]) != 2 or not min(record["prior"]) > 0:
+        raise ValueError("prior, two numbers > 0")
+    hash(record["prompt_id"])

@@ -14,17 +14,18 @@ class Lengths:
     """Running mean of tokens per rollout, by outcome and by fate."""
 
     def __init__(self) -> None:
-        self._sums: dict[str, list[float]] = {}
+        self._sums: dict[str, list[float]] = {name: [0, 0, 0] for name in OUTCOMES.values()}
+        self._by_outcome = {outcome: self._sums[name] for outcome, name in OUTCOMES.items()}
 
     def add(self, group: Record) -> None:
         """Takes the rollouts of one group."""
-        slots, fate = group["slots"], f"fate {group['fate']}"
-        for outcome, tokens in zip(slots["outcome"], slots["tokens"], strict=True):
-            for name in (OUTCOMES[outcome], fate):
-                sums = self._sums.setdefault(name, [0, 0.0, 0.0])
+        of_fate = self._sums.setdefault(f"fate {group['fate']}", [0, 0, 0])
+        for outcome, tokens in zip(group["slots"]["outcome"], group["slots"]["tokens"], strict=True):
+            square = tokens * tokens
+            for sums in (self._by_outcome[outcome], of_fate):
                 sums[0] += 1
                 sums[1] += tokens
-                sums[2] += tokens * tokens
+                sums[2] += square
 
     def count(self, name: str) -> int:
         """Returns the rollouts of an outcome ("passed", "failed", "no outcome") or "fate <fate>"."""

@@ -20,7 +20,7 @@ from verl_sara.ledger import (
     read_ledger,
 )
 from verl_sara.metrics import IdealDs, Lengths, Occupancy, Replay, Stopping, is_full
-from verl_sara.verl_log import VerlLog, read_verl_log
+from verl_sara.verl_log import RolloutDump, VerlLog, find_dump, read_dump, read_verl_log
 
 RULE_OPTIONS = ("tau_low", "prior", "probe_size", "increment")
 TRAINED = ("trained", "saturated_trained")
@@ -34,6 +34,7 @@ class Arm:
       name: Name of the run; "arm/seed" for one of several runs of an arm.
       ledger: Without its groups, None if the run has none.
       log: verl's own log.
+      dump: The rollouts that verl wrote out, read only if there is no ledger.
       options: Options of the run, from the ledger's last header.
       prompts: Identities of the prompts that were visited.
       ideal: Bounds on ideal dynamic sampling.
@@ -47,6 +48,7 @@ class Arm:
     name: str
     ledger: Ledger | None = None
     log: VerlLog = field(default_factory=VerlLog)
+    dump: RolloutDump = field(default_factory=RolloutDump)
     options: Record = field(default_factory=dict)
     prompts: set[str] = field(default_factory=set)
     ideal: IdealDs = field(default_factory=IdealDs)
@@ -141,17 +143,17 @@ def read_arm(
                 group["group_size"],
             )
         ):
-            problems.add(
-                "saturated group that the ledger calls trained", f"step {group['step']} {group['uid']}"
-            )
+            problems.add("saturated group that the ledger calls trained", f"step {group['step']} {group['uid']}")
         arm.take(group)
 
     try:
         arm.ledger = read_ledger(run_dir, on_group=take, is_strict=False)
     except LedgerError as error:
-        if not arm.log.rows:
-            raise LedgerError(f"{error}; and {arm.log.problems[0]}") from error
-        arm.problems.append(f"only what verl's log supports: {error}")
+        if (dump := find_dump(run_dir)) is not None:
+            arm.dump = read_dump(dump)
+        if not (arm.log.rows or arm.dump.scores):
+            raise LedgerError(f"{error}; and {'; '.join(arm.log.problems)}") from error
+        arm.problems += [f"only what verl's log supports: {error}", *arm.dump.problems]
     else:
         arm.options = arm.ledger.runs[-1].get("options", {}) if arm.ledger.runs else {}
         arm.problems += arm.ledger.problems + arm.ledger.unbalanced + problems.sentences()
@@ -181,8 +183,6 @@ def rule_options(options: Mapping[str, Any]) -> dict[str, Any]:
     return {name: options.get(name, defaults[name]) for name in RULE_OPTIONS}
 
 
-def threshold_replay(
-    *, tau_low: float, prior: tuple[float, float], probe_size: int, increment: int
-) -> Replay:
+def threshold_replay(*, tau_low: float, prior: tuple[float, float], probe_size: int, increment: int) -> Replay:
     """Returns a replay of the paper's threshold rule."""
     return Replay(SaraThreshold(tau_low), prior=BetaPrior(*prior), probe_size=probe_size, increment=increment)

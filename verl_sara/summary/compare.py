@@ -72,9 +72,7 @@ def read_arms(
     return {name: read_arm(name, path, replays=runners(), last_step=last_step) for name, path in arms.items()}
 
 
-def summary_of(
-    arms: Mapping[str, Arm], *, baselines: Sequence[str], rule: Mapping[str, Any]
-) -> dict[str, Any]:
+def summary_of(arms: Mapping[str, Arm], *, baselines: Sequence[str], rule: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the summary of runs that were read, see `summarise`."""
     by_label: dict[str, list[Arm]] = {}
     for arm in arms.values():

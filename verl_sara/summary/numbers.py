@@ -7,7 +7,6 @@ from typing import Any
 from verl_sara.metrics import (
     Estimate,
     cost_per_effective_group,
-    effective_fraction,
     effective_groups,
     groups_trained,
     ratio,
@@ -34,8 +33,9 @@ def arm_summary(arm: Arm) -> dict[str, Any]:
     """Returns the numbers of an arm that was read, see `summarise_arm`."""
     steps, costs = arm.history(), arm.costs()
     has_ledger = arm.ledger is not None
+    trained = _trained(arm)
     estimates = {
-        "effective_fraction": effective_fraction(steps),
+        "effective_fraction": ratio([mixed for mixed, _ in trained], [total for _, total in trained]),
         "rollouts_per_effective_group": cost_per_effective_group(costs, "rollouts"),
         "tokens_per_effective_group": cost_per_effective_group(costs, "tokens"),
         "rounds_per_step": ratio([step["rounds"] for step in steps], [1.0] * len(steps)),
@@ -52,7 +52,7 @@ def arm_summary(arm: Arm) -> dict[str, Any]:
         "preset": arm.preset,
         "steps": arm.num_steps,
         "prompts_visited": launched("groups"),
-        "groups_trained": sum(map(groups_trained, steps)) if has_ledger else None,
+        "groups_trained": sum(total for _, total in trained) if trained else 0 if has_ledger else None,
         "effective_fraction": values["effective_fraction"],
         "rollouts": launched("rollouts"),
         "generated_tokens": launched("tokens"),
@@ -63,13 +63,20 @@ def arm_summary(arm: Arm) -> dict[str, Any]:
         "val_after": after,
         "wall_s": wall_split(arm.log),
         "intervals": {name: estimate.as_list()[1:] for name, estimate in estimates.items()},
-        "effective_groups": sum(map(effective_groups, steps)) if has_ledger else None,
+        "effective_groups": sum(mixed for mixed, _ in trained) if trained else 0 if has_ledger else None,
         "lost": {
             "rollouts": arm.ledger.lost_rollouts if arm.ledger else None,
             "tokens": arm.ledger.lost_tokens if arm.ledger else None,
         },
         "problems": arm.problems,
     }
+
+
+def _trained(arm: Arm) -> list[tuple[int, int]]:
+    """Returns (effective groups, groups trained) per step; without a ledger from verl's dump, if it can tell."""
+    if arm.ledger is None:
+        return list(arm.dump.mixed_groups().values()) if arm.dump.is_binary() else []
+    return [(effective_groups(step), groups_trained(step)) for step in arm.history()]
 
 
 def wall_split(log: VerlLog) -> dict[str, float | None]:

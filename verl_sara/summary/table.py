@@ -100,9 +100,7 @@ def _notes(summary: Mapping[str, Any]) -> str:
                 notes.append(f"{name} is not compared with {base}: {found['refused']}.")
     for name, arm in summary["arms"].items():
         if arm["lost"]["rollouts"]:
-            notes.append(
-                f"{name}: {arm['lost']['rollouts']} rollouts of unfinished steps are counted as cost."
-            )
+            notes.append(f"{name}: {arm['lost']['rollouts']} rollouts of unfinished steps are counted as cost.")
         notes += [f"{name}: {problem}." for problem in arm["problems"]]
     return "".join(f"\n- {note}" for note in notes) + ("\n" if notes else "")
 

@@ -60,6 +60,14 @@ def test_the_grader_reports_a_timeout_as_failure():
     assert (grade.reason, grade.acc, grade.is_failure) == ("timeout", 0, True)
 
 
+def test_a_long_list_asks_a_bounded_number_of_questions():
+    asked = []
+    gold = ",".join(f"x^{n}" for n in range(20))
+    answer = ",".join(f"y^{n}+z" for n in range(20))
+    grade = math_answer.grade(f"\\boxed{{{answer}}}", gold, lambda *pair: asked.append(pair) or False)
+    assert (grade.reason, len(asked)) == ("wrong", 8)
+
+
 def test_a_broken_comparison_is_an_error_and_not_a_wrong_answer():
     def broken(_gold, _answer):
         raise symbolic.SymbolicError("gone")

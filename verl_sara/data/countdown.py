@@ -96,8 +96,10 @@ def _random_term(rng: random.Random, numbers: Sequence[int], ops: str) -> _Term:
     while len(terms) > 1:
         position = rng.randrange(len(terms) - 1)
         left, right = terms[position : position + 2]
-        choices = [term for operator in ops if (term := _combine(left, right, operator)) is not None]
-        terms[position : position + 2] = [rng.choice(choices)]
+        joined = None
+        while joined is None:  # a division by zero is drawn again
+            joined = _combine(left, right, rng.choice(ops))
+        terms[position : position + 2] = [joined]
     return terms[0]
 
 

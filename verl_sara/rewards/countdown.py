@@ -26,6 +26,9 @@ MAX_DEPTH = 32
 MAX_DIGITS = 12
 """Longest integer literal that is read, in digits."""
 
+MAX_REGION = 20_000
+"""Characters in which an untagged expression is looked for, counted from the end of the text."""
+
 MAX_EXPRESSIONS = 64
 """Untagged expressions that are looked at, counted from the end of the text."""
 
@@ -242,8 +245,11 @@ def _grade_region(region: str, target: int, numbers: Counter[int], if_none: str)
 def _stretches(region: str) -> Iterable[str]:
     """Returns the last `MAX_EXPRESSIONS` stretches of a text that can be an expression or an equation."""
     found: deque[str] = deque(maxlen=MAX_EXPRESSIONS)
-    for match in _STRETCH.finditer(region):
+    cut = max(0, len(region) - MAX_REGION)
+    for match in _STRETCH.finditer(region, cut):
         stretch = match.group()
+        if match.start() == cut > 0:  # its head is cut off
+            continue
         if len(stretch) < 3 or len(stretch) > 2 * MAX_LENGTH or not _OPERATION.search(stretch):
             continue
         start, end = match.span()

@@ -104,6 +104,7 @@ def _step_lines(path: Path, problems: Problems) -> Iterator[tuple[int, int, str]
         for line_number, raw in enumerate(lines, start=1):
             line = _REPEATED.sub("", _RAY.sub("", _COLOUR.sub("", raw).rstrip())).rstrip()
             match = _STEP.search(line)
+            line = line if match else line.lstrip()
             if found and not match and line and _continues(found[2], line):
                 gap = " " if line.startswith("- ") or found[2].endswith(" -") else ""
                 found = (*found[:2], found[2] + gap + line)
@@ -119,7 +120,7 @@ def _step_lines(path: Path, problems: Problems) -> Iterator[tuple[int, int, str]
 def _continues(text: str, line: str) -> bool:
     """Whether `line` goes on with the pairs of `text`, cut anywhere, even within a key or number."""
     first, *others = line.removeprefix("- ").removesuffix(" -").split(" - ")
-    is_cut = text.endswith(" -") or not _is_pair(text.rsplit(" - ", 1)[-1])
+    is_cut = text.endswith(" -") or line.startswith("- ") or not _is_pair(text.rsplit(" - ", 1)[-1])
     return " " not in first and all(map(_is_pair, others)) and (is_cut or bool(others))
 
 

@@ -9,6 +9,9 @@ pytestmark = pytest.mark.verl
 
 @pytest.fixture
 def files(tmp_path):
+    from verl_sara.adapters.carried import CARRIED
+
+    CARRIED.prompts_consumed = 0
     import pandas as pd
 
     def write(count, name="train"):
@@ -106,3 +109,49 @@ def test_state_of_another_schema_is_refused():
 
     with pytest.raises(ValueError, match="schema 7; this version reads 1"):
         CarriedState().load_state_dict({"schema": 7})
+
+
+def finish_step(one, batch, mixed):
+    """What the buffer does after a step: evidence of every group of the batch."""
+    from verl_sara.adapters.carried import CARRIED
+    from verl_sara.selection.evidence import GroupEvidence
+
+    def evidence(name):
+        if name in mixed:
+            return GroupEvidence(name, 8, 4, 8, "effective", 1.0)
+        return GroupEvidence(name, 5, 0, 8, "abandoned", 1 / 3)
+
+    return CARRIED.end_step({}, [evidence(name) for name in batch["prompt_id"]])
+
+
+@pytest.mark.parametrize("selection", ["uniform", "dps", "mopps"])
+def test_a_selector_chooses_the_rows_and_resumes_exactly(files, selection):
+    from verl_sara.adapters.carried import CARRIED
+
+    train, val, chosen = files(20), files(3, "val"), ["+sara=paper", f"+sara/selection={selection}"]
+    one = trainer(train, val, *chosen)
+    mixed = set(one.train_dataset.ids[::2])
+
+    def step(who):
+        batch = who._next_train_batch(6)
+        assert len(set(batch["prompt_id"])) == 6, "a prompt is twice in flight"
+        numbers = finish_step(who, batch, mixed)
+        assert numbers["sara/selection/never_visited_share"] <= 1.0
+        return prompts(batch)
+
+    for _ in range(5):
+        step(one)
+    saved = one.train_dataloader.state_dict()
+    expected = [step(one) for _ in range(4)]
+    again = trainer(train, val, *chosen)
+    CARRIED.prompts_consumed = 0
+    again.train_dataloader.load_state_dict(saved)
+    assert [step(again) for _ in range(4)] == expected
+    assert CARRIED.prompts_consumed == 54
+
+
+def test_an_unknown_selection_parameter_is_refused(files):
+    from verl_sara.core import ConfigError
+
+    with pytest.raises(ConfigError, match=r"data\.custom_cls\.sara\.selection: selection 'dps' has no parameter decoy"):
+        trainer(files(6), files(3, "val"), "+sara=paper", "+sara/selection=dps", "+data.custom_cls.sara.selection.decoy=1")

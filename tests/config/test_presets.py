@@ -36,7 +36,7 @@ def composed(train_file):
 
 
 @pytest.mark.parametrize("preset", PRESETS)
-@pytest.mark.parametrize("selection", [None, "uniform"])
+@pytest.mark.parametrize("selection", [None, "uniform", "dps", "mopps"])
 def test_every_preset_composes_and_passes_preflight(composed, preset, selection):
     from verl_sara.config.preflight import find_problems
     from verl_sara.config.schema import build_config, options_of

@@ -5,8 +5,11 @@ buffer, which learns what a step changed, live in the same process but are built
 knowledge of each other; they meet here.
 """
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
+
+from verl_sara.selection.evidence import GroupEvidence
 
 State = dict[str, Any]
 
@@ -19,11 +22,15 @@ class CarriedState:
       coordinator: State after the last finished step; empty before the first.
       restored: A state just read from a checkpoint, until the coordinator has taken it.
       prompts_consumed: Prompts taken from the data set so far, all passes.
+      num_prompts: Size of the training set.
+      observe: The selector's side of a finished step: takes the evidence, returns its numbers.
     """
 
     coordinator: State = field(default_factory=dict)
     restored: State | None = None
     prompts_consumed: int = 0
+    num_prompts: int = 0
+    observe: Callable[[Sequence[GroupEvidence]], dict[str, float]] | None = None
 
     SCHEMA = 1
 
@@ -47,6 +54,14 @@ class CarriedState:
             )
         self.coordinator = self.restored = state["coordinator"]
         self.prompts_consumed = state["prompts_consumed"]
+
+    def end_step(self, state: State, evidence: Sequence[GroupEvidence]) -> dict[str, float]:
+        """Takes what a finished step changed and returns the numbers of the data set's side."""
+        self.coordinator = state
+        numbers: dict[str, float] = {"sara/prompts_drawn": self.prompts_consumed}
+        if self.num_prompts:
+            numbers["sara/passes"] = self.prompts_consumed / self.num_prompts
+        return numbers | (self.observe(evidence) if self.observe else {})
 
     def take_restored(self) -> State | None:
         """Returns the restored state once, then None."""

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from verl_sara.adapters.open_step import OpenStep, RolloutResult
+from verl_sara.adapters.open_step import OpenStep, RolloutResult, evidence_of
 from verl_sara.config.schema import build_config
 from verl_sara.core import (
     TRAINED_FATES,
@@ -24,6 +24,7 @@ from verl_sara.core import (
 )
 from verl_sara.ledger import LedgerWriter
 from verl_sara.metrics import step_metrics
+from verl_sara.selection.evidence import GroupEvidence
 
 POLL_S = 1.0
 """Longest wait between two looks at the clocks; events wake the waits at once."""
@@ -48,6 +49,7 @@ class StepResult:
       sessions: The session numbers that each of them has rows for.
       metrics: Numbers for verl's logger.
       state: State that crosses steps.
+      evidence: What every group says about its prompt, for prompt selection.
       report: What the user has to be told, empty if nothing.
     """
 
@@ -55,6 +57,7 @@ class StepResult:
     sessions: dict[str, list[int]]
     metrics: dict[str, float]
     state: dict[str, Any]
+    evidence: list[GroupEvidence]
     report: str = ""
 
 
@@ -270,6 +273,7 @@ class Coordinator:
             sessions={uid: self._sessions(allocator, uid) for uid in trained},
             metrics=step_metrics(line),
             state=self.state(),
+            evidence=[evidence_of(group) for group in allocator.groups.values()],
             report=report,
         )
 

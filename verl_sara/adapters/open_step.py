@@ -5,8 +5,9 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
-from verl_sara.core import Fate, Group, SlotStatus, StepAllocator, Verdict
+from verl_sara.core import Fate, Group, Phase, SlotStatus, StepAllocator, Verdict, prob_effective
 from verl_sara.ledger import Record, group_record
+from verl_sara.selection.evidence import GroupEvidence
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,3 +130,19 @@ class OpenStep:
             f"step {self.number}: {self.allocator.num_in_flight} rollouts in flight, groups {counts}, "
             f"no progress for {self.idle:.0f} s; waiting for: {oldest}"
         )
+
+
+def evidence_of(group: Group) -> GroupEvidence:
+    """Returns what a closed group says about its prompt.
+
+    A group that failed or was never started says nothing: what it has was selected by its failure.
+    """
+    seen, passed, k = group.num_successes + group.num_failures, group.num_successes, group.group_size
+    chance = prob_effective(seen, passed, group_size=k, prior=group.prior)
+    if seen == 0 or group.phase is Phase.FAILED:
+        return GroupEvidence(group.prompt_id, 0, 0, k, "unobserved", chance)
+    if group.is_mixed:
+        return GroupEvidence(group.prompt_id, seen, passed, k, "effective", 1.0)
+    if seen < k:
+        return GroupEvidence(group.prompt_id, seen, passed, k, "abandoned", chance)
+    return GroupEvidence(group.prompt_id, seen, passed, k, "solved" if passed else "unsolved", 0.0)

@@ -51,8 +51,8 @@ class SaraReplayBuffer(ReplayBuffer):
             return super().sample(global_steps=global_steps, partition_id=partition_id, batch_size=batch_size)
         self._wait(global_steps)
         result = ray.get(self.coordinator.finish_step.remote(global_steps))
-        self._keep(result)
-        return self._take(partition_id, result), dict(result.metrics)
+        metrics = self._keep(result)
+        return self._take(partition_id, result), metrics
 
     def _wait(self, step: int) -> None:
         """Serves the coordinator's requests until the step is over."""
@@ -68,10 +68,11 @@ class SaraReplayBuffer(ReplayBuffer):
                 return
 
     @staticmethod
-    def _keep(result: StepResult) -> None:
-        CARRIED.coordinator = result.state
+    def _keep(result: StepResult) -> dict[str, float]:
+        """Passes on what the step changed and returns the numbers of the step."""
         if result.report:
             print(f"verl_sara: {result.report}", flush=True)
+        return result.metrics | CARRIED.end_step(result.state, result.evidence)
 
     def _take(self, partition_id: str, result: StepResult) -> KVBatchMeta:
         """Clears everything but the trained groups and returns those, every row accounted for."""
@@ -115,8 +116,7 @@ class ObservingReplayBuffer(SaraReplayBuffer):
         self.fates = {}
         batch, metrics = ReplayBuffer.sample(self, global_steps, partition_id, batch_size)
         result = ray.get(self.coordinator.finish_observed.remote(global_steps, self.fates))
-        self._keep(result)
-        return batch, {**metrics, **result.metrics}
+        return batch, metrics | self._keep(result)
 
     def _evict_terminal_groups(self, global_steps: int, partition_id: str, eviction_reasons: Any) -> Any:
         if partition_id != "val":

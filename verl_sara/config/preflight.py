@@ -52,6 +52,7 @@ def find_problems(config: DictConfig) -> Iterator[str]:
     yield from _check_reward(config)
     yield from _check_sizes(config, options)
     yield from _check_data(config, options)
+    yield from _check_selection(config)
 
 
 def _check_keys(config: DictConfig) -> Iterator[str]:
@@ -166,3 +167,13 @@ def _check_data(config: DictConfig, options: SaraConfig) -> Iterator[str]:
             f"data.train_files hold {rows} prompts, data.train_batch_size is {options.batch_size}; "
             f"allowed: train_batch_size <= {rows}"
         )
+
+
+def _check_selection(config: DictConfig) -> Iterator[str]:
+    from verl_sara.adapters.dataset import build_selection
+
+    options = OmegaConf.select(config, "data.custom_cls.sara.selection")
+    try:
+        build_selection(plain_options(options if options is not None else {}), ["a", "b"])
+    except ConfigError as error:
+        yield str(error)

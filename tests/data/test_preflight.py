@@ -155,3 +155,29 @@ def test_special_tokens_of_the_rendered_prompt(tmp_path, before, after, template
     file = write(tmp_path / "a.jsonl", [row()])
     tokenizer = Tokenizer(before=before, after=after, chat_template=template)
     assert [problem.what for problem in preflight.check_rows([file], tokenizer=tokenizer)] == whats
+
+
+def test_a_tokenizer_of_transformers_is_rendered_as_verl_does(tmp_path):
+    """The return type of `apply_chat_template` differs between versions of transformers."""
+    transformers = pytest.importorskip("transformers")
+    tokenizers = pytest.importorskip("tokenizers")
+    words = [BOS, "<eos>", "<unk>", "<｜User｜>", "<｜Assistant｜>", THINK, "What", "is", "1+1", "?"]
+    model = tokenizers.models.WordLevel(
+        {word: number for number, word in enumerate(words)}, unk_token="<unk>"
+    )
+    backend = tokenizers.Tokenizer(model)
+    backend.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
+    tokenizer = transformers.PreTrainedTokenizerFast(
+        tokenizer_object=backend, bos_token=BOS, eos_token="<eos>", unk_token="<unk>"
+    )
+    file = write(tmp_path / "a.jsonl", [row()])
+    body = "{{ bos_token }} <｜User｜> {{ messages[0]['content'] }} <｜Assistant｜>"
+    tokenizer.chat_template = f"{body} {THINK}"
+    assert preflight.check_rows([file], tokenizer=tokenizer, max_prompt_length=8) == []
+    assert len(preflight.check_rows([file], tokenizer=tokenizer, max_prompt_length=7)) == 1
+    tokenizer.chat_template = body
+    [problem] = preflight.check_rows([file], tokenizer=tokenizer)
+    assert problem.what == "the rendered prompt has 0 <think>"
+    tokenizer.chat_template = f"{{{{ bos_token }}}} {body} {THINK}"
+    [problem] = preflight.check_rows([file], tokenizer=tokenizer)
+    assert problem.what == "the rendered prompt has 2 BOS"

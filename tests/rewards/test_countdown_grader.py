@@ -226,13 +226,13 @@ def perturbations(problem):
 
 
 @given(text=st.text(max_size=200))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=120, deadline=None)
 def test_never_raises(text):
     assert countdown.grade(text, GOLD).reason in REASONS
 
 
 @given(text=st.text(alphabet="357+-*/()= .,\n<answer></>\\boxed{}x", max_size=120))
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=250, deadline=None)
 def test_a_right_verdict_means_an_exact_expression_over_the_numbers(text):
     grade = countdown.grade(text, GOLD)
     if grade.acc:
@@ -246,7 +246,7 @@ WORDS = st.text(
 
 
 @given(before=WORDS, after=WORDS, response=st.sampled_from([response for response, _ in CASES]))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=120, deadline=None)
 def test_prose_around_a_marked_answer_changes_nothing(before, after, response):
     assume("<answer>" not in response and "think" not in response and "boxed" not in response)
     marked = f"<answer>{response}</answer>"
@@ -254,7 +254,7 @@ def test_prose_around_a_marked_answer_changes_nothing(before, after, response):
 
 
 @given(before=WORDS, after=WORDS, response=st.sampled_from([r for r, _ in CASES if r and r == r.strip()]))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=120, deadline=None)
 def test_prose_on_other_lines_changes_nothing_for_an_untagged_answer(before, after, response):
     assert countdown.grade(f"{before}\n{response}\n{after}", GOLD) == countdown.grade(response, GOLD)
 
@@ -267,7 +267,7 @@ EXPRESSIONS = st.recursive(
 
 
 @given(EXPRESSIONS)
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=120, deadline=None)
 def test_the_parser_agrees_with_pythons_own_on_exact_fractions(expression):
     wrapped = re.sub(r"\d+", lambda match: f"Fraction({match.group()})", expression)
     try:

@@ -77,7 +77,7 @@ def test_right_answers_of_a_group_have_one_pred_for_majority_votes():
 
 
 @given(text=st.text(max_size=300), gold=st.text(max_size=60))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 def test_never_raises_and_always_the_same_keys(text, gold):
     grade = math_answer.grade(text, gold, never)
     assert {key: type(value) for key, value in grade.as_dict().items()} == KEYS
@@ -92,7 +92,7 @@ LATEX = st.lists(st.sampled_from(PIECES.split("|")), max_size=25).map("".join)
 
 
 @given(gold=LATEX, answer=LATEX)
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=250, deadline=None)
 def test_any_pieces_of_latex_have_a_normal_form_and_equal_themselves(gold, answer):
     normal_form(answer)
     equal(gold, answer, never)
@@ -102,7 +102,7 @@ def test_any_pieces_of_latex_have_a_normal_form_and_equal_themselves(gold, answe
 
 
 @given(before=PROSE, after=PROSE, case=st.sampled_from([case for case in PAIRS if case[2] != ""]))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=120, deadline=None)
 def test_prose_around_the_box_changes_nothing(before, after, case):
     _, gold, answer, _ = case
     bare = math_answer.grade(f"\\boxed{{{answer}}}", gold, never)
@@ -110,7 +110,7 @@ def test_prose_around_the_box_changes_nothing(before, after, case):
 
 
 @given(st.integers(-(10**6), 10**6), st.integers(1, 10**4), st.integers(2, 9))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=120, deadline=None)
 def test_every_spelling_of_a_fraction_is_equal_and_its_neighbour_is_not(top, bottom, factor):
     spellings = [
         f"{top}/{bottom}",

@@ -25,6 +25,7 @@ _MAX_MARKS = 16
 _MAX_BARE = 200
 _MAX_QUESTIONS = 8
 _MAX_BARE_WORDS = 2
+_MAX_UNIT_WORDS = 6
 
 
 def grade(text: str, gold: Any, undecided: Undecided = symbolic.equal) -> Grade:
@@ -101,13 +102,15 @@ def extract(response: str) -> tuple[str | None, str]:
     if is_cut:
         return None, "truncated"
     bare = response.strip()
-    if bare and len(bare) <= _MAX_BARE and "\n" not in bare and _num_words(bare) <= _MAX_BARE_WORDS:
-        return bare, "ok"
-    return None, "no_answer"
+    return (bare, "ok") if _is_bare(bare) else (None, "no_answer")
 
 
-def _num_words(text: str) -> int:
-    return sum(word.strip(".,:;").isalpha() and len(word) > 1 for word in text.split())
+def _is_bare(text: str) -> bool:
+    """Whether a text is nothing but a short answer: one line of few words, or a value with its unit."""
+    if not text or len(text) > _MAX_BARE or "\n" in text:
+        return False
+    num_words = sum(word.strip(".,:;").isalpha() and len(word) > 1 for word in text.split())
+    return num_words <= (_MAX_UNIT_WORDS if text[0] in "0123456789$\\-.([{" else _MAX_BARE_WORDS)
 
 
 def _marked(response: str) -> str:

@@ -132,9 +132,7 @@ class _AttemptReader:
                     self.problems.add("line of something else, skipped", where)
                 elif record["schema"] != SCHEMA_VERSION:
                     found = record["schema"]
-                    raise LedgerError(
-                        f"{self.path}:{number}: schema {found!r}; this version reads {SCHEMA_VERSION}"
-                    )
+                    raise LedgerError(f"{self.path}:{number}: schema {found!r}; this version reads {SCHEMA_VERSION}")
                 else:
                     self._take(record, where)
         self._drop_pending()
@@ -143,6 +141,8 @@ class _AttemptReader:
         kind = record["kind"]
         try:
             if kind == "run":
+                if not all(isinstance(record.get(name, {}), dict) for name in ("options", "task")):
+                    raise ValueError("options or task")
                 self.ledger.runs.append(record)
             elif kind == "group":
                 check_group(record)
@@ -179,9 +179,7 @@ class _AttemptReader:
     def _drop_pending(self) -> None:
         """Groups without a step line: their step was cut off while it was written."""
         for group in self.pending:
-            _count(
-                self.unfinished, group["step"], len(group["slots"]["tokens"]), sum(group["slots"]["tokens"])
-            )
+            _count(self.unfinished, group["step"], len(group["slots"]["tokens"]), sum(group["slots"]["tokens"]))
         self.pending = []
 
     def read_journal(self, path: Path) -> None:
@@ -191,9 +189,7 @@ class _AttemptReader:
             with open_lines(path) as lines:
                 for _, note in parse_lines(lines, path.name, self.problems):
                     try:
-                        _count(
-                            launched, int(note["step"]), len(note.get("launched", ())), note.get("tokens", 0)
-                        )
+                        _count(launched, int(note["step"]), len(note.get("launched", ())), note.get("tokens", 0))
                     except (KeyError, TypeError, ValueError) as error:
                         self.problems.add(f"note that lacks or misuses {error}, skipped", path.name)
         for step in sorted((self.unfinished.keys() | launched.keys()) - self.finished):

@@ -57,9 +57,7 @@ def balance(groups: Iterable[Record]) -> dict[str, dict[str, int]]:
 
     Groups without a rollout (registered, never started) count nowhere.
     """
-    totals = {
-        name: {"groups": 0, "rollouts": 0, "tokens": 0} for name in (*(f.value for f in Fate), "launched")
-    }
+    totals = {name: {"groups": 0, "rollouts": 0, "tokens": 0} for name in (*(f.value for f in Fate), "launched")}
     for record in groups:
         tokens = record["slots"]["tokens"]
         if not tokens:
@@ -78,6 +76,4 @@ def check_balance(totals: dict[str, dict[str, int]], rollouts: int, where: str) 
         if fates != totals["launched"][unit]:
             raise LedgerError(f"{where}: fates hold {fates} {unit}, launched {totals['launched'][unit]}")
     if totals["launched"]["rollouts"] != rollouts:
-        raise LedgerError(
-            f"{where}: groups hold {totals['launched']['rollouts']} rollouts, launched {rollouts}"
-        )
+        raise LedgerError(f"{where}: groups hold {totals['launched']['rollouts']} rollouts, launched {rollouts}")

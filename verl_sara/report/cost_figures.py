@@ -30,9 +30,7 @@ def cost_by_fate(runs: Runs, unit: str) -> Figure:
             width = sum(line["fates"].get(fate, {}).get(unit, 0) for line in costs) / effective
             if width:
                 used.append(fate)
-                axes.barh(
-                    position, width, left=left, color=FATE_COLOURS[fate], hatch=HATCHES.get(fate), height=0.6
-                )
+                axes.barh(position, width, left=left, color=FATE_COLOURS[fate], hatch=HATCHES.get(fate), height=0.6)
             left += width
         total = cost_per_effective_group(costs, unit)
         if total.high == total.high:

@@ -87,9 +87,7 @@ def calibration(runs: Runs) -> Figure:
             shift = 0.006 if side == "all_pass" else -0.006
             places = [row.predicted + shift for row in rows]
             name = f"prefix {side.replace('_', ' ')}"
-            axes.errorbar(
-                places, shares, [low, high], color=colour, marker=marker, linestyle="", label=name, capsize=2
-            )
+            axes.errorbar(places, shares, [low, high], color=colour, marker=marker, linestyle="", label=name, capsize=2)
         axes.set_title(f"{arm.name}, {arm.stopping.num_full} full groups", fontsize=10)
         axes.set_xlabel("predicted p_eff")
         axes.set_xlim(-0.02, 1.02)
@@ -143,9 +141,7 @@ def wall_clock(runs: Runs) -> Figure:
         for phase, colour in PHASE_COLOURS.items():
             width = (split[phase] or 0.0) / num_rows
             label = phase if position == 0 else None
-            axes.barh(
-                position, width, left=left, color=colour, hatch=HATCHES.get(phase), height=0.6, label=label
-            )
+            axes.barh(position, width, left=left, color=colour, hatch=HATCHES.get(phase), height=0.6, label=label)
             left += width
         axes.annotate(f"{left:,.1f}", (left, position), (4, 0), textcoords="offset points", va="center")
     axes.set_yticks(range(len(splits)), list(splits))

@@ -103,10 +103,7 @@ def _fast(path: Path) -> Iterator[pa.RecordBatch]:
         if not pc.all(pc.equal(batch["schema"], SCHEMA_VERSION)).as_py() or batch["schema"].null_count:
             raise _Faulty
         groups = batch.filter(pc.equal(batch["kind"], "group"))
-        if (
-            groups.num_rows + pc.sum(pc.is_in(batch["kind"], pa.array(["run", "step"]))).as_py()
-            < batch.num_rows
-        ):
+        if groups.num_rows + pc.sum(pc.is_in(batch["kind"], pa.array(["run", "step"]))).as_py() < batch.num_rows:
             raise _Faulty
         open_steps |= set(pc.unique(groups["step"]).to_pylist())
         finished |= set(batch.filter(pc.equal(batch["kind"], "step"))["step"].to_pylist())
@@ -155,10 +152,7 @@ def _columns(batch: pa.RecordBatch) -> pa.RecordBatch:
             "num_passed": _sums(lengths, pc.fill_null(pc.list_flatten(outcome), 0)),
             "num_known": _sums(lengths, pc.cast(known, pa.int8())),
             "num_tokens": _sums(lengths, pc.list_flatten(tokens)),
-            **{
-                name: batch[name]
-                for name in ("prompt_tokens", "verdict", "reason", "verdict_length", "p_eff", "fate")
-            },
+            **{name: batch[name] for name in ("prompt_tokens", "verdict", "reason", "verdict_length", "p_eff", "fate")},
             **{name: pc.struct_field(batch["times"], name) for name in _TIMES},
         }
     )

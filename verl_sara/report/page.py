@@ -24,9 +24,7 @@ td { white-space: nowrap; } .notes td { white-space: normal; text-align: left; }
 """
 
 
-def write_page(
-    out: Path, title: str, lead: Sequence[str], sections: Sequence[Section], notes: Table | None
-) -> Path:
+def write_page(out: Path, title: str, lead: Sequence[str], sections: Sequence[Section], notes: Table | None) -> Path:
     """Writes `report.md`, `report.html` and the PNG files under `out`; returns the HTML file."""
     out.mkdir(parents=True, exist_ok=True)
     for section in sections:

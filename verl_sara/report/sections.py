@@ -50,6 +50,11 @@ def picture(name: str, caption: str, figure: Figure) -> Picture:
     return Picture(name, caption, buffer.getvalue())
 
 
+def overview(runs: Runs) -> Section:
+    """All runs side by side."""
+    return Section("overview", "Overview", "What did every run spend, and what for?", [], [tables.side_by_side(runs)])
+
+
 def rollout_savings(runs: Runs) -> Section:
     """How many rollouts an effective group costs."""
     return Section(
@@ -131,11 +136,7 @@ def ablations(runs: Runs) -> Section:
         "ablations",
         "Algorithms and ablations",
         "How do the runs differ, and what would another threshold have cost on the same groups?",
-        [
-            picture(
-                "thresholds", "The paper's rule by threshold, replayed.", course_figures.replayed_cost(runs)
-            )
-        ],
+        [picture("thresholds", "The paper's rule by threshold, replayed.", course_figures.replayed_cost(runs))],
         [tables.ablation(runs), tables.settings(runs)],
     )
 
@@ -155,6 +156,7 @@ def wall_clock(runs: Runs) -> Section:
 
 
 SECTIONS: tuple[Callable[[Runs], Section], ...] = (
+    overview,
     rollout_savings,
     token_savings,
     effective_batch,

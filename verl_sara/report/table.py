@@ -36,9 +36,7 @@ class Table:
 
     def markdown(self) -> str:
         """Returns it as Markdown, the caption below."""
-        escaped = [
-            [cell.replace("|", "\\|").replace("\n", " ") for cell in row] for row in (self.head, *self.rows)
-        ]
+        escaped = [[cell.replace("|", "\\|").replace("\n", " ") for cell in row] for row in (self.head, *self.rows)]
         return f"{markdown(escaped[0], escaped[1:])}\n*{self.caption}*\n"
 
     def latex(self) -> str:

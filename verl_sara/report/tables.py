@@ -9,9 +9,21 @@ from verl_sara.report.runs import Runs
 from verl_sara.report.table import Table
 from verl_sara.summary import Arm
 from verl_sara.summary.numbers import UPDATE_PHASES
-from verl_sara.summary.table import fixed, integer, one_digit, percent, two_digits, with_interval
+from verl_sara.summary.table import fixed, integer, one_digit, overview, percent, two_digits, with_interval
 
 INTERVALS = "[95 % interval]"
+
+
+def side_by_side(runs: Runs) -> Table:
+    """Returns the table of the demo, a column per run."""
+    head, rows = overview(runs.summary)
+    columns = zip(*rows, strict=True)
+    flipped = [[name, *cells] for name, cells in zip(head, columns, strict=True)]
+    caption = (
+        f"All runs side by side; {INTERVALS}. Measured savings are against an arm that was run; the bounds "
+        "against ideal dynamic sampling are estimated from the run's own ledger."
+    )
+    return Table(caption, flipped[0], flipped[1:])
 
 
 def cost(runs: Runs, unit: str) -> Table:
@@ -51,8 +63,7 @@ def measured(runs: Runs) -> Table:
         for base, found in entry["measured"].items():
             refused = found.get("refused")
             cells = [
-                "refused" if refused else with_interval(found.get(unit), percent)
-                for unit in ("rollouts", "tokens")
+                "refused" if refused else with_interval(found.get(unit), percent) for unit in ("rollouts", "tokens")
             ]
             rows.append([f"{label} vs {base}", _seeds(runs, label, base), *cells, refused or ""])
     head = ["arm vs baseline", "runs n", "rollouts saved", "tokens saved", "why refused"]
@@ -130,9 +141,7 @@ def batch(runs: Runs) -> Table:
     """Returns what was trained, over all steps."""
     rows = []
     for name, arm in runs.summary["arms"].items():
-        fraction = with_interval(
-            [arm["effective_fraction"], *arm["intervals"]["effective_fraction"]], two_digits
-        )
+        fraction = with_interval([arm["effective_fraction"], *arm["intervals"]["effective_fraction"]], two_digits)
         per_step = _ratio(arm["prompts_visited"], arm["steps"])
         rows.append(
             [
@@ -154,10 +163,7 @@ def batch(runs: Runs) -> Table:
         "val. before",
         "val. after",
     ]
-    caption = (
-        f"The trained batch: share of its groups that are mixed {INTERVALS}; "
-        "validation accuracy as verl logs it."
-    )
+    caption = f"The trained batch: share of its groups that are mixed {INTERVALS}; validation accuracy as verl logs it."
     return Table(caption, head, rows)
 
 
@@ -202,9 +208,7 @@ def wrong_abandons(runs: Runs) -> Table:
         rows.append([f"{arm.name}, audited", integer(total), integer(mixed), _share(rate), "n/a", "n/a"])
     for arm in runs.full:
         result = arm.replays["paper"].result()
-        cells = [
-            _share(estimate) for estimate in (result.wrong_rate(), result.recall(), result.effective_share())
-        ]
+        cells = [_share(estimate) for estimate in (result.wrong_rate(), result.recall(), result.effective_share())]
         counts = (sum(result.num_abandoned.values()), sum(result.num_wrong.values()))
         rows.append([f"paper's rule on {arm.name}", *map(integer, counts), *cells])
     head = ["source", "abandoned n", "mixed n", "wrong-abandon rate q", "mixed groups kept", "mixed of all"]
@@ -283,9 +287,7 @@ def settings(runs: Runs) -> Table:
         numbers = runs.summary["arms"][arm.name]
         key = "rollouts_per_effective_group"
         cost_cell = with_interval([numbers[key], *numbers["intervals"][key]], one_digit)
-        rows.append(
-            [arm.name, *(_option(arm, name) for name in differing), cost_cell, fixed(numbers["val_after"], 3)]
-        )
+        rows.append([arm.name, *(_option(arm, name) for name in differing), cost_cell, fixed(numbers["val_after"], 3)])
     caption = f"Options in which the runs differ; n/a where the run does not set it. {INTERVALS}."
     return Table(caption, ["run", *differing, "rollouts / effective group", "val. after"], rows)
 
@@ -300,10 +302,7 @@ def wall(runs: Runs) -> Table:
     for name, arm in runs.arms.items():
         split = runs.summary["arms"][name]["wall_s"]
         count = sum("timing_s/step" in row.data for row in arm.log.rows)
-        cells = [
-            fixed(_ratio(split[phase], count), 2)
-            for phase in ("total", "generate", "update", "weights", "wait")
-        ]
+        cells = [fixed(_ratio(split[phase], count), 2) for phase in ("total", "generate", "update", "weights", "wait")]
         rounds = runs.summary["arms"][name]["rounds_per_step"]
         busy = [value for value in arm.occupancy.by_step().values() if not math.isnan(value)]
         idle = 1 - sum(busy) / len(busy) if busy else None

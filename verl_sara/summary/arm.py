@@ -36,6 +36,7 @@ class Arm:
       log: verl's own log.
       dump: The rollouts that verl wrote out, read only if there is no ledger.
       options: Options of the run, from the ledger's last header.
+      task: What compared runs must share beside their options (data, grader), from the same header.
       prompts: Identities of the prompts that were visited.
       ideal: Bounds on ideal dynamic sampling.
       replays: Rules run over the full groups, by name.
@@ -50,6 +51,7 @@ class Arm:
     log: VerlLog = field(default_factory=VerlLog)
     dump: RolloutDump = field(default_factory=RolloutDump)
     options: Record = field(default_factory=dict)
+    task: Record = field(default_factory=dict)
     prompts: set[str] = field(default_factory=set)
     ideal: IdealDs = field(default_factory=IdealDs)
     replays: dict[str, Replay] = field(default_factory=dict)
@@ -155,7 +157,8 @@ def read_arm(
             raise LedgerError(f"{error}; and {'; '.join(arm.log.problems)}") from error
         arm.problems += [f"only what verl's log supports: {error}", *arm.dump.problems]
     else:
-        arm.options = arm.ledger.runs[-1].get("options", {}) if arm.ledger.runs else {}
+        header = arm.ledger.runs[-1] if arm.ledger.runs else {}
+        arm.options, arm.task = header.get("options", {}), header.get("task", {})
         arm.problems += arm.ledger.problems + arm.ledger.unbalanced + problems.sentences()
         arm.ledger.steps = [step for step in arm.ledger.steps if step["step"] <= end]
         arm.ledger.lost = {step: lost for step, lost in arm.ledger.lost.items() if step <= end}

@@ -106,6 +106,9 @@ def why_not_comparable(one: Arm, other: Arm) -> str:
         if one.options.get(name) != other.options.get(name):
             values = (f"{arm.options.get(name)!r} ({arm.name})" for arm in (one, other))
             return f"{name} differs: {', '.join(values)}"
+    for name in sorted(one.task.keys() | other.task.keys()):
+        if one.task.get(name) != other.task.get(name):
+            return f"{name} differs: {one.task.get(name)!r} ({one.name}), {other.task.get(name)!r} ({other.name})"
     steps = [[step["step"] for step in arm.history()] for arm in (one, other)]
     if steps[0] != steps[1]:
         return f"steps differ: {_span(steps[0])} ({one.name}), {_span(steps[1])} ({other.name})"

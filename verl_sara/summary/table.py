@@ -8,6 +8,12 @@ WALL = ("generate", "update", "weights", "wait")
 
 def table(summary: Mapping[str, Any]) -> str:
     """Returns the Markdown table of `make demo`: one row an arm, units in the heads, then the notes."""
+    below = "".join(f"\n- {note}" for note in notes(summary))
+    return markdown(*overview(summary)) + (f"{below}\n" if below else "")
+
+
+def overview(summary: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
+    """Returns head and rows of the table, one row an arm."""
     bases = list(dict.fromkeys(base for entry in summary["savings"].values() for base in entry["measured"]))
     head = [
         "arm",
@@ -25,8 +31,7 @@ def table(summary: Mapping[str, Any]) -> str:
         "val. accuracy before, after",
         f"wall-clock s ({' + '.join(WALL)})",
     ]
-    rows = [_row(name, arm, summary, bases) for name, arm in summary["arms"].items()]
-    return markdown(head, rows) + _notes(summary)
+    return head, [_row(name, arm, summary, bases) for name, arm in summary["arms"].items()]
 
 
 def markdown(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -80,29 +85,29 @@ def _row(name: str, arm: Mapping[str, Any], summary: Mapping[str, Any], bases: l
     ]
 
 
-def _notes(summary: Mapping[str, Any]) -> str:
-    notes = []
-    for key in summary["replay"]:
-        if not key.endswith(("_interval", "_groups", "_tokens")):
-            base = key.removeprefix("paper_vs_")
+def notes(summary: Mapping[str, Any]) -> list[str]:
+    """Returns what belongs below the table: replays, refusals, losses, problems."""
+    found = []
+    for base in summary["arms"]:
+        if (key := f"paper_vs_{base}") in summary["replay"]:
             groups = summary["replay"][f"{key}_groups"]
             cells = [
                 with_interval([summary["replay"][k], *summary["replay"][f"{k}_interval"]], two_digits)
                 for k in (key, f"{key}_tokens")
             ]
-            notes.append(
+            found.append(
                 f"Replayed: the paper's rule on the {groups} full groups of {base} costs {cells[0]} of their "
                 f"rollouts and {cells[1]} of their tokens per effective group (paired; 95 % interval)."
             )
     for name, entry in summary["savings"].items():
-        for base, found in entry["measured"].items():
-            if "refused" in found:
-                notes.append(f"{name} is not compared with {base}: {found['refused']}.")
+        for base, saved in entry["measured"].items():
+            if "refused" in saved:
+                found.append(f"{name} is not compared with {base}: {saved['refused']}.")
     for name, arm in summary["arms"].items():
         if arm["lost"]["rollouts"]:
-            notes.append(f"{name}: {arm['lost']['rollouts']} rollouts of unfinished steps are counted as cost.")
-        notes += [f"{name}: {problem}." for problem in arm["problems"]]
-    return "".join(f"\n- {note}" for note in notes) + ("\n" if notes else "")
+            found.append(f"{name}: {arm['lost']['rollouts']} rollouts of unfinished steps are counted as cost.")
+        found += [f"{name}: {problem}." for problem in arm["problems"]]
+    return found
 
 
 def integer(value: float | None) -> str:

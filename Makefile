@@ -1,7 +1,7 @@
 # Every target may be repeated; an interrupted `make venv` goes on where it stopped.
 .PHONY: venv demo test test-all lint bench clean
 
-PYTHON ?= $(shell for p in python3.11 python3.12 python3.10; do \
+PYTHON ?= $(shell for p in python3.11 python3.12; do \
 	"$$p" -c 'import sys' >/dev/null 2>&1 && { command -v "$$p"; break; }; done)
 BIN := .venv/bin
 LOCK := requirements/cpu.lock
@@ -12,7 +12,7 @@ venv: .venv/.stamp
 
 # torch's +cpu build first: from the configured indexes, else from PyTorch's own index.
 .venv/.stamp: $(LOCK) setup.py
-	@test -n "$(PYTHON)" || { echo "make: Python 3.10, 3.11 or 3.12 is needed (set PYTHON=...)"; exit 1; }
+	@test -n "$(PYTHON)" || { echo "make: Python 3.11 or 3.12 is needed (set PYTHON=...)"; exit 1; }
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	grep '^torch==' $(LOCK) > .venv/torch.txt
 	$(PIP) install -q --no-deps -r .venv/torch.txt || \

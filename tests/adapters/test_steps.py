@@ -116,3 +116,20 @@ def test_prefix_groups_and_budget_mode(host):
     h = host("+sara=paper", options={"collect": "budget"})
     batch, metrics = h.run_step()
     assert metrics["sara/rollouts_launched_total"] <= 32 and set(rows_of(batch).values()) == {8}
+
+
+def test_tuned_learns_priors_and_audits_what_it_abandons(host):
+    from verl_sara.adapters.carried import CARRIED
+
+    h = host("+sara=tuned", options={"audit_fraction": 0.5}, num_prompts=40)
+    for _ in range(6):
+        batch, metrics = h.run_step()
+        h.end_step(batch)
+        assert set(rows_of(batch).values()) == {8} and len(rows_of(batch)) == 4
+    groups = h.ledger().groups
+    audits = [g for g in groups if g["fate"] == "audit"]
+    assert audits and all(len(g["slots"]["outcome"]) == 8 and g["verdict"] == "abandon" for g in audits)
+    assert len({tuple(g["prior"]) for g in groups if g["step"] == 6}) > 1, "no prompt has a history of its own"
+    state = CARRIED.coordinator
+    assert state["prior_source"] == "history" and state["priors"]["tallies"]
+    assert state["running_yield"]["committed"] > 0

@@ -3,7 +3,7 @@
 import pytest
 
 from verl_sara.config.schema import build_config
-from verl_sara.core import BetaPrior, ConfigError, FullGroup, SaraThreshold
+from verl_sara.core import BetaPrior, ConfigError, FixedPrior, FullGroup, GuardedThreshold, SaraThreshold
 
 BASE = {
     "group_size": 8,
@@ -32,6 +32,11 @@ BASE = {
         ("seed", True, r"seed is True \(bool\); allowed: int"),
         ("keep_saturated", 1, r"keep_saturated is 1 \(int\); allowed: bool"),
         ("max_rollouts_per_step", 63, "max_rollouts_per_step is 63; allowed: >= 64"),
+        ("audit_fraction", 1.5, r"audit_fraction is 1\.5; allowed: a number in \[0, 1\]"),
+        ("rule", "optimal", "rule is 'optimal'; allowed: threshold, renewal, full"),
+        ("history_decay", 0.0, r"history_decay is 0\.0; allowed: a number in \(0, 1\]"),
+        ("prior_source", "past", "prior_source is 'past'; allowed: fixed, empirical_bayes, history"),
+        ("min_fail_length", 1, "min_fail_length is 1; allowed: >= 2"),
         ("refill_margin", -1.0, r"refill_margin is -1\.0; allowed: >= 0"),
         ("max_empty_steps", 0, "max_empty_steps is 0; allowed: >= 1"),
         ("rollout_timeout_s", 0.0, r"rollout_timeout_s is 0\.0; allowed: >= 0\.001"),
@@ -50,11 +55,23 @@ def test_a_missing_option_asks_for_a_preset():
         build_config({})
 
 
+def rule_of(config):
+    return config.stopping_rule(config.running_yield())
+
+
+@pytest.mark.parametrize(("group_size", "cap"), [(4, 0.3), (8, 0.3), (16, 0.4), (32, 0.4)])
+def test_the_cap_of_the_renewal_rule_follows_the_group_size(group_size, cap):
+    config = build_config({**BASE, "group_size": group_size, "rule": "renewal", "tau_low": None})
+    assert rule_of(config).tau_low == cap
+
+
 def test_options_become_core_objects():
     config = build_config({**BASE, "prior": [0.5, 2], "tau_low": 0.3, "max_rollouts_per_step": 640})
-    assert config.beta_prior() == BetaPrior(0.5, 2)
-    assert config.stopping_rule() == SaraThreshold(0.3)
+    assert config.priors() == FixedPrior(BetaPrior(0.5, 2))
+    assert rule_of(config) == SaraThreshold(0.3)
     assert config.step_settings().max_rollouts == 640
     whole = build_config({**BASE, "rule": "full"})
-    assert whole.stopping_rule() == FullGroup() and whole.step_settings().probe_size == 8
+    assert rule_of(whole) == FullGroup() and whole.step_settings().probe_size == 8
+    guarded = build_config({**BASE, "yield_guard": True})
+    assert isinstance(rule_of(guarded), GuardedThreshold)
     assert build_config({**BASE, "group_size": 1, "rule": "full", "keep_saturated": True}).group_size == 1

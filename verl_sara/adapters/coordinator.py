@@ -6,6 +6,7 @@ Workers and replay buffer decide nothing. Workers report rollouts and are told w
 """
 
 import asyncio
+import random
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -21,6 +22,7 @@ from verl_sara.core import (
     SaraError,
     SlotStatus,
     StepAllocator,
+    learn,
 )
 from verl_sara.ledger import LedgerWriter
 from verl_sara.metrics import step_metrics
@@ -80,8 +82,9 @@ class Coordinator:
     def __init__(self, options: Mapping[str, Any], versions: Mapping[str, str]) -> None:
         self.config = build_config(options)
         self.commit_rate = CommitRate()
-        self.rule = self.config.stopping_rule()
-        self.prior = self.config.beta_prior()
+        self.priors = self.config.priors()
+        self.running_yield = self.config.running_yield()
+        self.rule = self.config.stopping_rule(self.running_yield)
         self.empty_steps = 0
         header = {"options": dict(options), "versions": dict(versions), "started_unix_s": round(time.time(), 3)}
         self.ledger = LedgerWriter(self.config.run_dir, self.config.run_name, header)
@@ -108,7 +111,8 @@ class Coordinator:
         if self.step.number != step:
             raise SaraError(f"prompts of step {step} came while step {self.step.number} is open")
         for uid, prompt_id in prompts:
-            self.step.allocator.register(uid, prompt_id, self.prior)
+            prior = self.priors.prior_for(prompt_id)
+            self.step.allocator.register(uid, prompt_id, prior, audited=self._is_audited(step))
             self._waiters[uid] = _Waiter()
             self.step.mark(uid, "registered_s")
         if self.config.mode == "collect":
@@ -191,16 +195,33 @@ class Coordinator:
 
     def state(self) -> dict[str, Any]:
         """Returns what the next step depends on."""
-        return {"commit_rate": self.commit_rate.state_dict(), "empty_steps": self.empty_steps}
+        return {
+            "commit_rate": self.commit_rate.state_dict(),
+            "running_yield": self.running_yield.state_dict(),
+            "prior_source": self.config.prior_source,
+            "priors": self.priors.state_dict(),
+            "empty_steps": self.empty_steps,
+        }
 
     def load_state(self, state: Mapping[str, Any]) -> None:
         """Restores `state`; between steps only."""
         if self.step is not None:
             raise SaraError("state can be restored between steps only")
         self.commit_rate.load_state_dict(state["commit_rate"])
+        self.running_yield.load_state_dict(state["running_yield"])
+        if state["prior_source"] == self.config.prior_source:
+            self.priors.load_state_dict(state["priors"])
+        else:
+            print(f"verl_sara: prior_source was {state['prior_source']}, is {self.config.prior_source}: starts afresh")
         self.empty_steps = state["empty_steps"]
 
     # ---- inner --------------------------------------------------------------------------------
+
+    def _is_audited(self, step: int) -> bool:
+        """Draws the audit by dispatch order, so that a resumed run draws alike."""
+        assert self.step is not None
+        draw = random.Random(f"{self.config.seed}/{step}/{len(self.step.allocator.groups)}").random()
+        return draw < self.config.audit_fraction
 
     def _open(self, step: int) -> OpenStep:
         if self.step is None or self.step.number != step:
@@ -249,6 +270,7 @@ class Coordinator:
         allocator = step.allocator
         line = self.ledger.write_step(step.records(dict(fates)), step.summary(), allocator.num_launched)
         self.commit_rate.end_step(*allocator.num_decided())
+        learn(allocator.groups.values(), self.priors, self.running_yield)
         trained = [uid for uid, fate in fates.items() if fate in TRAINED_FATES]
         effective = sum(fate is Fate.TRAINED for fate in fates.values())
         self.empty_steps = 0 if effective else self.empty_steps + 1
@@ -267,7 +289,10 @@ class Coordinator:
         if step.failures() > 0.01 * max(1, step.statuses.total()):
             report = f"{step.failures()} of {step.statuses.total()} rollouts failed; the last one: {step.last_error}"
         elif self.config.collect == "effective_groups" and len(trained) < self.config.batch_size:
-            report = f"{len(trained)} of {self.config.batch_size} groups at the end of the budget ({split})"
+            report = (
+                f"{len(trained)} of {self.config.batch_size} groups at the end of the budget ({split}); with "
+                "token-mean aggregation they still get a full optimizer step"
+            )
         return StepResult(
             trained=trained,
             sessions={uid: self._sessions(allocator, uid) for uid in trained},

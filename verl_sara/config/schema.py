@@ -10,7 +10,21 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Literal, get_type_hints
 
-from verl_sara.core import BetaPrior, ConfigError, FullGroup, SaraThreshold, StepSettings, StoppingRule
+from verl_sara.core import (
+    BetaPrior,
+    ConfigError,
+    EmpiricalBayesPrior,
+    FixedPrior,
+    FullGroup,
+    GuardedThreshold,
+    HistoryPrior,
+    PriorSource,
+    RenewalOptimal,
+    RunningYield,
+    SaraThreshold,
+    StepSettings,
+    StoppingRule,
+)
 from verl_sara.core.settings import check_least, check_type
 
 
@@ -26,9 +40,16 @@ class SaraConfig:
       mini_batch_size: Prompts per optimizer mini-batch, from `actor_rollout_ref.actor`.
       run_dir: Folder of the ledger.
       run_name: Name of the run in the ledger.
-      rule: "threshold" abandons when p_eff < tau_low, "full" never before the group is full.
-      tau_low: Abandon threshold in [0, 1].
-      prior: [alpha, beta] of the Beta prior, both > 0.
+      rule: "threshold" abandons when p_eff < tau_low (the paper), "renewal" where going on is worth
+        less than its cost and p_eff < tau_low, "full" never before the group is full.
+      tau_low: Abandon threshold in [0, 1]; null = 0.3 up to k = 8, else 0.4.
+      yield_guard: With rule "threshold", abandon only if also p_eff <= yield (k - n).
+      token_costs: Price tokens instead of rollouts in rule "renewal".
+      min_fail_length: Shortest all-fail prefix that rule "renewal" abandons, >= 2.
+      prior_source: "fixed" is `prior` for every prompt, "empirical_bayes" fits one to the stream,
+        "history" adds each prompt's own discounted counts to the fit.
+      prior: [alpha, beta] of the fixed prior, both > 0.
+      history_decay: Factor of a prompt's counts per step, in (0, 1].
       probe_size: First rollouts of a prompt, >= 1.
       increment: Rollouts per further stage, >= 1.
       keep_saturated: Train every group.
@@ -39,6 +60,8 @@ class SaraConfig:
       refill_margin: Standard deviations added to a wave of fresh prompts, >= 0.
       surplus: "discard" or "train".
       on_exhausted: "train_committed" or "fill_saturated".
+      audit_fraction: Share of the abandoned groups that are completed, outside the budget, to measure
+        how many would have been mixed, in [0, 1].
       max_empty_steps: Steps in a row without a committed group that stop the run, >= 1.
       max_step_s: Seconds after which a step takes no new probes, > 0.
       rollout_timeout_s: Seconds one rollout may take, grading included, > 0.
@@ -60,9 +83,14 @@ class SaraConfig:
     run_name: str
     preset: str
     mode: Literal["collect", "observe"] = "collect"
-    rule: Literal["threshold", "full"] = "threshold"
-    tau_low: float = 0.4
+    rule: Literal["threshold", "renewal", "full"] = "threshold"
+    tau_low: float | None = 0.4
+    yield_guard: bool = False
+    token_costs: bool = False
+    min_fail_length: int = 2
+    prior_source: Literal["fixed", "empirical_bayes", "history"] = "fixed"
     prior: tuple[float, float] = (1.0, 1.0)
+    history_decay: float = 0.95
     probe_size: int = 4
     increment: int = 1
     keep_saturated: bool = False
@@ -73,6 +101,7 @@ class SaraConfig:
     refill_margin: float = 0.0
     surplus: Literal["discard", "train"] = "discard"
     on_exhausted: Literal["train_committed", "fill_saturated"] = "train_committed"
+    audit_fraction: float = 0.0
     max_empty_steps: int = 3
     max_step_s: float = 7200.0
     rollout_timeout_s: float = 3600.0
@@ -100,19 +129,40 @@ class SaraConfig:
         for name in ("verdict_key", "run_dir", "run_name", "preset"):
             if not getattr(self, name).strip():
                 raise ConfigError(f"{name} is empty; allowed: a non-empty text")
-        self.beta_prior()
-        self.stopping_rule()
+        check_least("min_fail_length", self.min_fail_length, 2)
+        for name in ("audit_fraction", "tau_low"):
+            value = getattr(self, name)
+            if value is not None and not 0.0 <= value <= 1.0:
+                raise ConfigError(f"{name} is {value!r}; allowed: a number in [0, 1]")
+        if not 0.0 < self.history_decay <= 1.0:
+            raise ConfigError(f"history_decay is {self.history_decay!r}; allowed: a number in (0, 1]")
+        self.priors()
+        self.stopping_rule(self.running_yield())
         self.step_settings()
 
-    def beta_prior(self) -> BetaPrior:
-        """Returns the prior on the pass rate of a prompt."""
+    def priors(self) -> PriorSource:
+        """Returns where a prompt's prior comes from, in its initial state."""
         if not isinstance(self.prior, (list, tuple)) or len(self.prior) != 2:
             raise ConfigError(f"prior is {self.prior!r}; allowed: two numbers > 0, [alpha, beta]")
-        return BetaPrior(*self.prior)
+        fixed = BetaPrior(*self.prior)
+        if self.prior_source == "fixed":
+            return FixedPrior(fixed)
+        population = EmpiricalBayesPrior(self.group_size)
+        return population if self.prior_source == "empirical_bayes" else HistoryPrior(population, self.history_decay)
 
-    def stopping_rule(self) -> StoppingRule:
-        """Returns the rule that fixes n0 and n1 of a prompt."""
-        return FullGroup() if self.rule == "full" else SaraThreshold(self.tau_low)
+    def running_yield(self) -> RunningYield:
+        """Returns the price of cost that the rules use, in its initial state."""
+        return RunningYield(use_tokens=self.token_costs)
+
+    def stopping_rule(self, running_yield: RunningYield) -> StoppingRule:
+        """Returns the rule that fixes n0 and n1 of a prompt; it reads, never feeds, the yield."""
+        if self.rule == "full":
+            return FullGroup()
+        tau_low = (0.3 if self.group_size <= 8 else 0.4) if self.tau_low is None else self.tau_low
+        if self.rule == "renewal":
+            fill = self.group_completion == "full"
+            return RenewalOptimal(running_yield, tau_low, self.min_fail_length, fill)
+        return GuardedThreshold(tau_low, running_yield) if self.yield_guard else SaraThreshold(tau_low)
 
     def step_settings(self) -> StepSettings:
         """Returns the sizes and modes of a step."""

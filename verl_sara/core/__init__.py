@@ -9,12 +9,14 @@
 - commit_rate: running share of committed prompts, which sizes the waves
 - allocator: one training step; standing keeps its counts in dispatch order
 - fate: what became of every group
+- feedback: what a finished step teaches the prior source and the running yield
 """
 
 from verl_sara.core.allocator import Advice, Grant, StepAllocator, run_step
 from verl_sara.core.commit_rate import CommitRate
 from verl_sara.core.errors import ConfigError, IllegalTransition, NoCommittedGroup, SaraError
 from verl_sara.core.fate import TRAINED_FATES, Fate, fates
+from verl_sara.core.feedback import learn
 from verl_sara.core.group import TRANSITIONS, Event, Group, Phase, Reason, Slot, SlotStatus, Verdict
 from verl_sara.core.posterior import UNIFORM, BetaPrior, expected_cost, prob_effective, prob_keep
 from verl_sara.core.priors import EmpiricalBayesPrior, FixedPrior, HistoryPrior, PriorSource
@@ -65,6 +67,7 @@ __all__ = [
     "align_lengths",
     "expected_cost",
     "fates",
+    "learn",
     "prob_effective",
     "prob_keep",
     "run_step",

@@ -9,8 +9,15 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from verl_sara.config.schema import SaraConfig, build_config
-from verl_sara.core import CommitRate, Fate, StepAllocator, run_step
+from verl_sara.core import (
+    UNIFORM,
+    CommitRate,
+    Fate,
+    FullGroup,
+    SaraThreshold,
+    StepAllocator,
+    StepSettings,
+)
 from verl_sara.ledger import LedgerWriter, group_record
 
 PRESETS = {
@@ -24,9 +31,9 @@ PRESETS = {
 class World:
     """Prompts whose pass rate rises with the steps; a rollout depends on step, prompt and slot only."""
 
-    def __init__(self, seed: int, num_prompts: int = 400) -> None:
+    def __init__(self, seed: int, num_prompts: int = 400, audits: float = 0.0) -> None:
         draw = random.Random(seed)
-        self.seed, self.step = seed, 0
+        self.seed, self.step, self.audits = seed, 0, audits
         hard = [draw.betavariate(0.4, 12) for _ in range(num_prompts * 35 // 100)]
         easy = [draw.betavariate(14, 0.4) for _ in range(num_prompts * 30 // 100)]
         middle = [draw.betavariate(2, 2) for _ in range(num_prompts - len(hard) - len(easy))]
@@ -55,6 +62,10 @@ class World:
         passed = draw.random() < min(1.0, self.rates[self.dispatched[uid]] * (1 + 0.01 * self.step))
         return passed, 1 + int(draw.lognormvariate(3.0 if passed else 3.7, 0.4))
 
+    def is_audited(self) -> bool:
+        """Whether the prompt that was drawn last is to be audited."""
+        return random.Random(f"{self.seed}/{len(self.dispatched)}/audit").random() < self.audits
+
     def accuracy(self) -> float:
         """Returns the mean pass rate of the pool at the present step."""
         return sum(min(1.0, rate * (1 + 0.01 * self.step)) for rate in self.rates) / len(self.rates)
@@ -63,26 +74,25 @@ class World:
 def options(preset: str, folder: Path, **changes) -> dict:
     """Returns the options of a run of a preset."""
     sizes = {"group_size": 8, "batch_size": 8, "mini_batch_size": 8}
-    names = {"run_dir": str(folder), "run_name": preset, "preset": preset}
-    return {**sizes, **names, "prior": [1.0, 1.0], **PRESETS[preset], **changes}
+    names = {"run_dir": str(folder), "run_name": preset, "preset": preset, "mode": "collect"}
+    rule = {"rule": "threshold", "tau_low": 0.4, "prior": [1.0, 1.0], "probe_size": 4, "increment": 1}
+    return {**sizes, **names, **rule, "keep_saturated": False, **PRESETS[preset], **changes}
 
 
-def write_run(
-    folder: Path, preset: str, *, steps: int = 12, seed: int = 0, first: int = 1, **changes
-) -> Path:
-    """Writes ledger and verl log of one attempt, steps `first`.. `steps`, and returns the run folder."""
+def write_run(folder: Path, preset: str, *, steps: int = 12, seed: int = 0, first: int = 1, **changes) -> Path:
+    """Writes ledger and verl log of one attempt, steps `first`.. `steps`, and returns the run folder.
+
+    `changes` are options of the run, and `audits`, the share of the abandoned groups that are completed.
+    """
+    audits = changes.pop("audits", 0.0)
     settings = options(preset, folder, **changes)
-    config, world, rate = build_config(settings), World(seed), CommitRate()
+    world, rate = World(seed, audits=audits), CommitRate()
     writer = LedgerWriter(folder / "sara", preset, {"options": settings, "versions": {}, "started_unix_s": 0})
     rows = [{"step": 0, "data": {"val-core/countdown/acc/mean@4": world.accuracy()}}] if first == 1 else []
     for number in range(1, steps + 1):
         world.step = number
-        allocator = StepAllocator(config.step_settings(), config.stopping_rule(), rate)
-        fates = (
-            observe(allocator, world, config)
-            if config.mode == "observe"
-            else collect(allocator, world, config)
-        )
+        allocator = new_step(settings, rate)
+        fates = (observe if settings["mode"] == "observe" else collect)(allocator, world)
         rate.end_step(*allocator.num_decided())
         if number >= first:
             close_step(writer, allocator, fates, number)
@@ -95,32 +105,51 @@ def write_run(
     return folder
 
 
-def collect(allocator: StepAllocator, world: World, config: SaraConfig) -> dict[str, Fate]:
+def new_step(settings: dict, rate: CommitRate) -> StepAllocator:
+    """Returns the allocator of a step with a run's options."""
+    is_full = settings["rule"] == "full"
+    sizes = StepSettings(
+        group_size=settings["group_size"],
+        batch_size=settings["batch_size"],
+        probe_size=settings["group_size"] if is_full else settings["probe_size"],
+        increment=settings["increment"],
+        keep_saturated=settings["keep_saturated"],
+    )
+    return StepAllocator(sizes, FullGroup() if is_full else SaraThreshold(settings["tau_low"]), rate)
+
+
+def collect(allocator: StepAllocator, world: World) -> dict[str, Fate]:
     """Runs a step that the allocator decides, after verl's first B prompts."""
-    prior = config.beta_prior()
-    for _ in range(config.batch_size):
-        allocator.register(*world.fresh(), prior)
-    return run_step(allocator, lambda: (*world.fresh(), prior), world.rollout)
+    for _ in range(allocator.settings.batch_size):
+        allocator.register(*world.fresh(), UNIFORM, audited=world.is_audited())
+    while not (advice := allocator.advance()).is_done:
+        for _ in range(advice.refill):
+            allocator.register(*world.fresh(), UNIFORM, audited=world.is_audited())
+        for grant in advice.grants:
+            for slot in grant.slots:
+                allocator.record(grant.uid, slot, *world.rollout(grant.uid, slot))
+    return allocator.finish()
 
 
-def observe(allocator: StepAllocator, world: World, config: SaraConfig) -> dict[str, Fate]:
+def observe(allocator: StepAllocator, world: World) -> dict[str, Fate]:
     """Runs a step as verl's own filter does: whole groups, two fresh prompts for every one evicted."""
-    wave, mixed = config.batch_size, []
+    batch_size = allocator.settings.batch_size
+    wave, mixed = batch_size, []
     while wave:
         uids = [world.fresh() for _ in range(wave)]
         wave = 0
         for uid, prompt_id in uids:
-            allocator.register(uid, prompt_id, config.beta_prior())
+            allocator.register(uid, prompt_id, UNIFORM)
             for slot in allocator.grant_whole(uid).slots:
                 allocator.record(uid, slot, *world.rollout(uid, slot))
             if allocator.groups[uid].is_mixed:
                 mixed.append(uid)
             else:
                 wave += 2
-        wave = 0 if len(mixed) >= config.batch_size else wave
+        wave = 0 if len(mixed) >= batch_size else wave
     allocator.finish()
     fates = dict.fromkeys(allocator.groups, Fate.ABANDONED) | dict.fromkeys(mixed, Fate.SURPLUS)
-    return fates | dict.fromkeys(mixed[: config.batch_size], Fate.TRAINED)
+    return fates | dict.fromkeys(mixed[:batch_size], Fate.TRAINED)
 
 
 def close_step(writer: LedgerWriter, allocator: StepAllocator, fates: dict[str, Fate], number: int) -> None:

@@ -183,7 +183,8 @@ def options_of(run_dir: str | os.PathLike[str]) -> Record:
 def rule_options(options: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the options of the paper's rule; those that a run does not give are the preset's."""
     defaults = {f.name: f.default for f in fields(SaraConfig)}
-    return {name: options.get(name, defaults[name]) for name in RULE_OPTIONS}
+    given = {name: value for name, value in options.items() if value is not None}
+    return {name: given.get(name, defaults[name]) for name in RULE_OPTIONS}
 
 
 def threshold_replay(*, tau_low: float, prior: tuple[float, float], probe_size: int, increment: int) -> Replay:

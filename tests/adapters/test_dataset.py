@@ -153,5 +153,5 @@ def test_a_selector_chooses_the_rows_and_resumes_exactly(files, selection):
 def test_an_unknown_selection_parameter_is_refused(files):
     from verl_sara.core import ConfigError
 
-    with pytest.raises(ConfigError, match=r"data\.custom_cls\.sara\.selection: selection 'dps' has no parameter decoy"):
+    with pytest.raises(ConfigError, match=r"sara\.selection: selection 'dps' has no parameter decoy"):
         trainer(files(6), files(3, "val"), "+sara=paper", "+sara/selection=dps", "+data.custom_cls.sara.selection.decoy=1")

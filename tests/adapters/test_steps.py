@@ -123,7 +123,7 @@ def test_tuned_learns_priors_and_audits_what_it_abandons(host):
 
     h = host("+sara=tuned", options={"audit_fraction": 0.5}, num_prompts=40)
     for _ in range(6):
-        batch, metrics = h.run_step()
+        batch, _ = h.run_step()
         h.end_step(batch)
         assert set(rows_of(batch).values()) == {8} and len(rows_of(batch)) == 4
     groups = h.ledger().groups

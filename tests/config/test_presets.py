@@ -88,6 +88,7 @@ def test_presets_set_only_our_options_and_known_keys_of_verl(composed):
         ("actor_rollout_ref.rollout.agent.agent_loop_manager_class=a.B", "agent_loop_manager_class is a.B"),
         ("algorithm.filter_groups.enable=true", "algorithm.filter_groups.enable is true"),
         ("algorithm.filter_groups.max_num_gen_batches=4", "max_num_gen_batches is ignored"),
+        (f"{OPTIONS}.importance_correction=horvitz_thompson", "adv_estimator is 'gae'; allowed with .* sara_grpo"),
         ("custom_reward_function.path=mine.py", "the key is reward.custom_reward_function.path"),
         ("reward.reward_model.enable=true", "without enable_resource_pool"),
         ("actor_rollout_ref.actor.ppo_mini_batch_size=6", "no multiple of .* 6; nearest .*: 4, 8"),

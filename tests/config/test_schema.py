@@ -55,6 +55,12 @@ def test_a_missing_option_asks_for_a_preset():
         build_config({})
 
 
+@pytest.mark.parametrize("option", [{"group_completion": "prefix"}, {"collect": "budget"}])
+def test_the_correction_is_refused_where_the_keep_probability_is_unknown(option):
+    with pytest.raises(ConfigError, match="importance_correction is 'horvitz_thompson' with"):
+        build_config({**BASE, "importance_correction": "horvitz_thompson", **option})
+
+
 def rule_of(config):
     return config.stopping_rule(config.running_yield())
 

@@ -23,6 +23,7 @@ class CarriedState:
       restored: A state just read from a checkpoint, until the coordinator has taken it.
       prompts_consumed: Prompts taken from the data set so far, all passes.
       num_prompts: Size of the training set.
+      weights: Weight of every group of the present step, by uid, for the weighted estimators.
       observe: The selector's side of a finished step: takes the evidence, returns its numbers.
     """
 
@@ -30,6 +31,7 @@ class CarriedState:
     restored: State | None = None
     prompts_consumed: int = 0
     num_prompts: int = 0
+    weights: dict[str, float] = field(default_factory=dict)
     observe: Callable[[Sequence[GroupEvidence]], dict[str, float]] | None = None
 
     SCHEMA = 1

@@ -18,11 +18,13 @@ from verl_sara.core import (
     TRAINED_FATES,
     CommitRate,
     Fate,
+    Group,
     NoCommittedGroup,
     SaraError,
     SlotStatus,
     StepAllocator,
     learn,
+    prob_keep,
 )
 from verl_sara.ledger import LedgerWriter
 from verl_sara.metrics import step_metrics
@@ -52,6 +54,7 @@ class StepResult:
       metrics: Numbers for verl's logger.
       state: State that crosses steps.
       evidence: What every group says about its prompt, for prompt selection.
+      weights: Weight of every trained group in the loss, 1 unless an option says otherwise.
       report: What the user has to be told, empty if nothing.
     """
 
@@ -60,6 +63,7 @@ class StepResult:
     metrics: dict[str, float]
     state: dict[str, Any]
     evidence: list[GroupEvidence]
+    weights: dict[str, float]
     report: str = ""
 
 
@@ -299,8 +303,18 @@ class Coordinator:
             metrics=step_metrics(line),
             state=self.state(),
             evidence=[evidence_of(group) for group in allocator.groups.values()],
+            weights={uid: self._weight(allocator.groups[uid], len(trained)) for uid in trained},
             report=report,
         )
+
+    def _weight(self, group: Group, num_trained: int) -> float:
+        weight = 1.0
+        if self.config.importance_correction == "horvitz_thompson" and group.is_mixed:
+            k, n0, n1 = group.group_size, group.lengths.fail, group.lengths.passed
+            weight /= prob_keep(group.num_successes, group_size=k, fail_length=n0, pass_length=n1)
+        if self.config.short_steps == "scale":
+            weight *= min(1.0, num_trained / self.config.batch_size)
+        return weight
 
     @staticmethod
     def _sessions(allocator: StepAllocator, uid: str) -> list[int]:

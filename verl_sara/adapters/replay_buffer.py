@@ -9,6 +9,7 @@ import ray
 from transfer_queue import KVBatchMeta
 from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer
 
+from verl_sara.adapters import estimators  # noqa: F401  (registers them)
 from verl_sara.adapters.carried import CARRIED
 from verl_sara.adapters.compat import check_installation
 from verl_sara.adapters.coordinator import StepResult, coordinator_actor
@@ -72,6 +73,7 @@ class SaraReplayBuffer(ReplayBuffer):
         """Passes on what the step changed and returns the numbers of the step."""
         if result.report:
             print(f"verl_sara: {result.report}", flush=True)
+        CARRIED.weights = result.weights
         return result.metrics | CARRIED.end_step(result.state, result.evidence)
 
     def _take(self, partition_id: str, result: StepResult) -> KVBatchMeta:

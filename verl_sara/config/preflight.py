@@ -15,7 +15,7 @@ from hydra.experimental.callback import Callback
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from verl_sara.config.schema import SaraConfig, build_config, plain_options
+from verl_sara.config.schema import WEIGHTED_ESTIMATORS, SaraConfig, build_config, plain_options
 from verl_sara.core import ConfigError, SaraError
 
 OPTIONS = "trainer.v1.sampler.sampler_kwargs"
@@ -49,6 +49,7 @@ def find_problems(config: DictConfig) -> Iterator[str]:
     yield from _check_keys(config)
     yield from _check_classes(config)
     yield from _check_filter(config, options)
+    yield from _check_estimator(config, options)
     yield from _check_reward(config)
     yield from _check_sizes(config, options)
     yield from _check_data(config, options)
@@ -108,6 +109,16 @@ def _check_filter(config: DictConfig, options: SaraConfig) -> Iterator[str]:
         yield (
             "algorithm.filter_groups.max_num_gen_batches is ignored by verl's V1 trainer; allowed: 0 "
             f"(bound a step with {OPTIONS}.max_rollouts_per_step)"
+        )
+
+
+def _check_estimator(config: DictConfig, options: SaraConfig) -> Iterator[str]:
+    estimator = str(OmegaConf.select(config, "algorithm.adv_estimator"))
+    if options.needs_weights() and estimator not in WEIGHTED_ESTIMATORS:
+        yield (
+            f"algorithm.adv_estimator is {estimator!r}; allowed with importance_correction="
+            f"{options.importance_correction}, short_steps={options.short_steps}: {', '.join(WEIGHTED_ESTIMATORS)} "
+            "(verl's other estimators cannot weight a group; GAE has no group)"
         )
 
 

@@ -27,6 +27,11 @@ from verl_sara.core import (
 )
 from verl_sara.core.settings import check_least, check_type
 
+WEIGHTED_ESTIMATORS = {
+    f"sara_{name}": name for name in ("grpo", "rloo", "reinforce_plus_plus", "reinforce_plus_plus_baseline")
+}
+"""Our advantage estimators, which weight groups, and verl's that they are made of."""
+
 
 @dataclass(frozen=True, slots=True)
 class SaraConfig:
@@ -62,6 +67,10 @@ class SaraConfig:
       on_exhausted: "train_committed" or "fill_saturated".
       audit_fraction: Share of the abandoned groups that are completed, outside the budget, to measure
         how many would have been mixed, in [0, 1].
+      importance_correction: "horvitz_thompson" weights a group by 1 / P(kept | its passes), which undoes
+        the selection by abandoning; needs an estimator of WEIGHTED_ESTIMATORS.
+      short_steps: With fewer than B groups, "warn", or "scale" the advantages by groups / B, which makes
+        up for token-mean aggregation; needs an estimator of WEIGHTED_ESTIMATORS.
       max_empty_steps: Steps in a row without a committed group that stop the run, >= 1.
       max_step_s: Seconds after which a step takes no new probes, > 0.
       rollout_timeout_s: Seconds one rollout may take, grading included, > 0.
@@ -102,6 +111,8 @@ class SaraConfig:
     surplus: Literal["discard", "train"] = "discard"
     on_exhausted: Literal["train_committed", "fill_saturated"] = "train_committed"
     audit_fraction: float = 0.0
+    importance_correction: Literal["none", "horvitz_thompson"] = "none"
+    short_steps: Literal["warn", "scale"] = "warn"
     max_empty_steps: int = 3
     max_step_s: float = 7200.0
     rollout_timeout_s: float = 3600.0
@@ -136,6 +147,13 @@ class SaraConfig:
                 raise ConfigError(f"{name} is {value!r}; allowed: a number in [0, 1]")
         if not 0.0 < self.history_decay <= 1.0:
             raise ConfigError(f"history_decay is {self.history_decay!r}; allowed: a number in (0, 1]")
+        is_whole = (self.collect, self.group_completion) == ("effective_groups", "full")
+        if self.importance_correction != "none" and not is_whole:
+            raise ConfigError(
+                f"importance_correction is {self.importance_correction!r} with collect {self.collect!r} and "
+                f"group_completion {self.group_completion!r}; allowed: only with effective_groups and full, since the "
+                "keep-probability is known for whole groups of a step that is not cut off"
+            )
         self.priors()
         self.stopping_rule(self.running_yield())
         self.step_settings()
@@ -149,6 +167,10 @@ class SaraConfig:
             return FixedPrior(fixed)
         population = EmpiricalBayesPrior(self.group_size)
         return population if self.prior_source == "empirical_bayes" else HistoryPrior(population, self.history_decay)
+
+    def needs_weights(self) -> bool:
+        """Whether groups are weighted, which takes an estimator of WEIGHTED_ESTIMATORS."""
+        return self.importance_correction != "none" or self.short_steps == "scale"
 
     def running_yield(self) -> RunningYield:
         """Returns the price of cost that the rules use, in its initial state."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 REASONS: dict[str, str] = {
     "ok": "the answer equals the gold answer",
@@ -23,8 +23,7 @@ FAILURE_REASONS = frozenset({"timeout", "error"})
 _PRED_LIMIT = 200
 
 
-@dataclass(frozen=True)
-class Grade:
+class Grade(NamedTuple):
     """The verdict on one answer.
 
     Attributes:

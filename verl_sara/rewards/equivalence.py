@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
+from typing import NamedTuple
 
 from .latex import canonical, closing, split_top
 from .units import split_unit
@@ -23,8 +23,7 @@ Undecided = Callable[[str, str], bool]
 """Decides whether two unequal expressions (gold, answer), in canonical LaTeX, mean the same."""
 
 
-@dataclass(frozen=True)
-class Leaf:
+class Leaf(NamedTuple):
     """An answer without parts.
 
     Attributes:
@@ -42,8 +41,7 @@ class Leaf:
     unit: str = ""
 
 
-@dataclass(frozen=True)
-class Group:
+class Group(NamedTuple):
     """An answer with parts; `kind` is one of `() [] (] [) set list union`, or `matrix` with its columns."""
 
     kind: str
@@ -147,7 +145,7 @@ def _parse(text: str, has_thousands: bool, depth: int) -> Answer:
         return Leaf("expr", text.replace(" ", ""))
     if has_thousands and _THOUSANDS.fullmatch(text):
         return _leaf(text.replace(",", "").replace(" ", ""))
-    matrix = _MATRIX.fullmatch(text)
+    matrix = _MATRIX.fullmatch(text) if "\\begin" in text else None
     if matrix is not None:
         return _matrix(matrix, text, depth)
     for kind, separator in (("union", "\\cup "), ("list", ","), ("list", ";")):
@@ -200,7 +198,7 @@ def _matrix(match: re.Match[str], text: str, depth: int) -> Group:
 
 def _without_left_side(text: str) -> str:
     """Returns the text without a left side: `x=`, `f(x)=`, words, a sign of membership, a calculation."""
-    for sign in ("\\approx ", "\\in "):
+    for sign in ("\\approx ", "\\in ") if "\\" in text else ():
         left, found, right = text.partition(sign)
         if found and (not left.strip() or _LEFT_SIDE.fullmatch(left)):
             text = right.strip()

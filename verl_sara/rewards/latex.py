@@ -44,6 +44,7 @@ _TEXT = re.compile(
     r"\s*\{([^{}]*)\}"
 )
 _LEAD = re.compile(r"^⟦[^⟦⟧]*\b(?:is|are|about|approximately|roughly)\W*⟧\s*(?=[^\s⟦])")
+_NOTHING = (",\\!", r"\(", r"\)", r"\left.", r"\right.")
 _STYLED_MATH = frozenset({"mathbf", "mathit", "mathsf", "boldsymbol", "bm", "bold"})
 _COMMAND = re.compile(r"\\\\|\\([A-Za-z]+)\s*|\\([!,;: %#&_$])")
 _COMMAND_FORMS = {
@@ -102,25 +103,12 @@ def canonical(text: str) -> str:
     if text.endswith("\\") and not text.endswith("\\\\"):
         text = text[:-1].rstrip(" *`$.,;")
     if "\\" in text:
-        text = (
-            text.replace(",\\!", "")
-            .replace(r"\(", "")
-            .replace(r"\)", "")
-            .replace(r"\left.", "")
-            .replace(r"\right.", "")
-        )
-        if text.startswith(r"\[") and text.endswith(r"\]"):
-            text = text[2:-2]
-        text = _TEXT.sub(_text_form, text)
-        text = _COMMAND.sub(_command_form, text)
-    text = (
-        _THOUSANDS_COMMA.sub("", text)
-        .replace("$", "")
-        .replace("{,}", ",")
-        .replace("~", " ")
-        .replace("**", "^")
-    )
-    text = text.replace("<=", r"\le ").replace(">=", r"\ge ").replace("!=", r"\ne ")
+        text = _without_styles(text)
+    if "{,}" in text:
+        text = _THOUSANDS_COMMA.sub("", text).replace("{,}", ",")
+    text = text.replace("$", "").replace("~", " ").replace("**", "^")
+    if "=" in text:
+        text = text.replace("<=", r"\le ").replace(">=", r"\ge ").replace("!=", r"\ne ")
     text = _LEAD.sub("", text) if text.startswith("⟦") else text
     if text.isascii() and text.isdigit():
         return text
@@ -140,6 +128,15 @@ def canonical(text: str) -> str:
     if "^" in text or "_" in text:
         text = _BARE_SCRIPT.sub(r"\1{\2}", text)
     return text.strip()
+
+
+def _without_styles(text: str) -> str:
+    """Returns LaTeX with one spelling for each command, text marked, and sizes and delimiters left out."""
+    for spacing in _NOTHING:
+        text = text.replace(spacing, "")
+    if text.startswith(r"\[") and text.endswith(r"\]"):
+        text = text[2:-2]
+    return _COMMAND.sub(_command_form, _TEXT.sub(_text_form, text))
 
 
 def _text_form(match: re.Match[str]) -> str:

@@ -56,6 +56,9 @@ def _box_content(text: str, start: int) -> str | None:
         while end < len(text) and text[end] not in " \t\n$,;.":
             end += 1
         return text[start:end].rstrip("}") or None
+    end = text.find("}", start)
+    if end >= 0 and text.find("{", start + 1, end) < 0 and text.find("\\", start, end) < 0:
+        return text[start + 1 : end]
     depth = 0
     for match in _BRACE.finditer(text, start):
         char = match.group()

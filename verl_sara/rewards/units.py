@@ -37,6 +37,7 @@ _BRACKETED = re.compile(r"\s*[/*^]?\s*\{?⟦([^⟦⟧]*)⟧\}?\s*(?:\^\s*\{?-?\d
 _EXPONENT = re.compile(r"\s*\^\s*\{?-?\d\}?$")
 _LETTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ ./"
 _NOT_UNITS = frozenset(["sin", "cos", "tan", "log", "ln", "exp", "mod", "and", "or", "sqrt", "to"])
+_VALUE_ENDS = "0123456789}])%"
 _CURRENCY = "£€¥"
 
 
@@ -58,7 +59,9 @@ def split_unit(text: str) -> tuple[str, str, bool]:
         if text.endswith("%"):
             text, is_percent = text[:-1].rstrip(), True
             continue
-        match = (not _ANGLE.search(text) and _DEGREE.search(text)) or _BRACKETED.search(text)
+        match = _BRACKETED.search(text) if "⟧" in text else None
+        if match is None and "circ" in text and not _ANGLE.search(text):
+            match = _DEGREE.search(text)
         if match is not None and match.start() > 0:
             words = match.group(1) if match.re is _BRACKETED else "degree"
             is_percent = is_percent or words.strip() in ("percent", "%")
@@ -75,6 +78,8 @@ def split_unit(text: str) -> tuple[str, str, bool]:
 
 def _plain_unit(text: str) -> tuple[str, str]:
     """Returns text and trailing words that can only be a unit; the words are empty if there are none."""
+    if "^" not in text and text[-1:] in _VALUE_ENDS:
+        return text, ""
     bare = _EXPONENT.sub("", text)
     if bare != text and not bare[-1:].isalpha():
         return text, ""
@@ -83,7 +88,7 @@ def _plain_unit(text: str) -> tuple[str, str]:
         return front, last
     rest = bare.rstrip(_LETTERS)
     words = bare[len(rest) :]
-    if not words.strip(" ./") or not rest or rest[-1] not in "0123456789}])%":
+    if not words.strip(" ./") or not rest or rest[-1] not in _VALUE_ENDS:
         return text, ""
     names = words.replace("/", " ").split()
     if any(name in _NOT_UNITS for name in names):

@@ -96,7 +96,7 @@ _CONNECTIVE = re.compile(r"\s+(?:and|or)\s+|,\s*(?:and|or)\s+")
 
 def canonical(text: str) -> str:
     """Returns an answer in one spelling; white space is kept where it separates words or numbers."""
-    text = text.translate(_UNICODE)
+    text = text.replace("\n", " ").replace("\t", " ") if text.isascii() else text.translate(_UNICODE)
     if "\\begin" not in text:
         text = text.replace("\\\\", "\\")
     text = text.lstrip(" *`$").rstrip(" *`$.,;")
@@ -120,7 +120,7 @@ def canonical(text: str) -> str:
         )
     if " or " in text or " and " in text:
         text = _CONNECTIVE.sub(",", text)
-    text = _brace_calls(text)
+    text = _brace_calls(text) if "(" in text else text
     if "\\frac" in text:
         text = _HALF_BRACED_FRACTION.sub(_braced_fraction, text)
     if "\\sqrt" in text:

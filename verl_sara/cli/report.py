@@ -2,6 +2,8 @@
 
 import argparse
 import json
+import sys
+from collections import Counter
 from pathlib import Path
 
 from verl_sara.core import ConfigError
@@ -29,9 +31,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
         help="arm to measure savings against; may be repeated (default: the presets verl_ds and ds)",
     )
     parser.add_argument("--out", type=Path, metavar="DIR", help="folder of the report (default: sara-report)")
-    parser.add_argument(
-        "--steps", type=int, metavar="N", help="leave out steps after N, so that runs can be compared"
-    )
+    parser.add_argument("--steps", type=int, metavar="N", help="leave out steps after N, so that runs can be compared")
     parser.add_argument(
         "--json", action="store_true", help="print JSON as in summary.json; writes files with --out only"
     )
@@ -46,10 +46,10 @@ def named_runs(texts: list[str]) -> dict[str, Path]:
     """
     pairs = []
     for text in texts:
-        name, is_named, path = text.rpartition("=")
+        name, is_named, path = text.partition("=")
+        if not is_named or Path(text).exists():
+            name, path = "", text
         folder = Path(path)
-        if is_named and not folder.exists():
-            name, folder = "", Path(text)
         if not folder.exists():
             raise ConfigError(f"run {text!r} does not exist; allowed: a run folder, or NAME=FOLDER")
         pairs.append((name or folder.resolve().name, folder))
@@ -57,10 +57,11 @@ def named_runs(texts: list[str]) -> dict[str, Path]:
     if twice := {str(folder) for folder in folders if folders.count(folder) > 1}:
         raise ConfigError(f"run {min(twice)!r} is given twice; allowed: every run once")
     names = [name for name, _ in pairs]
+    seeds = Counter[str]()
     runs: dict[str, Path] = {}
     for name, folder in pairs:
-        seed = 1 + sum(known.rpartition("/")[0] == name for known in runs)
-        runs[f"{name}/{seed}" if names.count(name) > 1 else name] = folder
+        seeds[name] += 1
+        runs[f"{name}/{seeds[name]}" if names.count(name) > 1 else name] = folder
     return runs
 
 
@@ -86,5 +87,5 @@ def run(args: argparse.Namespace) -> int:
     page = write_report_of(read, args.out or Path("sara-report"))
     print(json.dumps(read.summary) if args.json else f"{table(read.summary)}\nreport: {page}")
     for name, reason in read.unread.items():
-        print(f"not read: {name}: {reason}")
+        print(f"not read: {name}: {reason}", file=sys.stderr)
     return 0

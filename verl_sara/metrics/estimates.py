@@ -50,7 +50,7 @@ def proportion(count: int, total: int) -> Estimate:
     share, square = count / total, Z95 * Z95
     centre = (share + square / (2 * total)) / (1 + square / total)
     half = Z95 * math.sqrt(share * (1 - share) / total + square / (4 * total * total)) / (1 + square / total)
-    return Estimate(share, max(0.0, centre - half), min(1.0, centre + half))
+    return Estimate(share, max(0.0, min(share, centre - half)), min(1.0, max(share, centre + half)))
 
 
 class RatioOfRatios:

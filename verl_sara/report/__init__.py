@@ -28,7 +28,7 @@ def write_report(
     """Reads runs and writes their report; returns the HTML file, beside it `report.md` and the PNG files.
 
     Args:
-      arms: Run folder by name; "arm/seed" names one of several runs of an arm.
+      arms: Run folder by name; "arm/1", "arm/2" name several runs of an arm.
       out_dir: Folder of the report, made if absent.
       baselines: Arms that savings are measured against; by default those of the presets verl_ds and ds.
       last_step: Steps after this one are left out.

@@ -1,14 +1,12 @@
 """Figures of cost: what an effective group costs, what of it was saved, accuracy against cost."""
 
-from collections.abc import Sequence
-
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from verl_sara.core import Fate
 from verl_sara.metrics import cost_per_effective_group, effective_groups
 from verl_sara.report.runs import Runs
-from verl_sara.report.style import FATE_COLOURS, HATCHES, arm_style, new_figure, styled
+from verl_sara.report.style import FATE_COLOURS, HATCHES, arm_style, legend_below, new_figure, plain, styled
 from verl_sara.summary import Arm
 
 FATES = (*(fate.value for fate in Fate), "lost")
@@ -37,22 +35,19 @@ def cost_by_fate(runs: Runs, unit: str) -> Figure:
             axes.plot([total.low, total.high], [position] * 2, color="black", linewidth=1.5, marker="|")
         end = max(left, total.high if total.high == total.high else left)
         axes.annotate(f"{left:,.1f}", (end, position), (6, 0), textcoords="offset points", va="center")
-    axes.set_yticks(range(len(groups)), list(groups))
+    axes.set_yticks(range(len(groups)), [plain(name) for name in groups])
     axes.invert_yaxis()
     axes.grid(axis="y", visible=False)
     axes.margins(x=0.12)
     axes.set_xlim(left=0)
     axes.set_xlabel(f"{unit} launched per effective group (line: 95 % interval over steps)")
-    _legend_below(figure, axes, [fate for fate in FATES if fate in used])
-    return figure
-
-
-def _legend_below(figure: Figure, axes: Axes, fates: Sequence[str]) -> None:
     handles = [
         axes.barh(0, 0, color=FATE_COLOURS[fate], hatch=HATCHES.get(fate), label=fate.replace("_", " "))
-        for fate in fates
+        for fate in FATES
+        if fate in used
     ]
-    figure.legend(handles=handles, loc="outside lower center", ncols=max(1, min(5, len(handles))))
+    legend_below(figure, handles)
+    return figure
 
 
 @styled
@@ -69,17 +64,17 @@ def savings(runs: Runs) -> Figure:
                 ("tokens", 0.14, "#D55E00", "s"),
             ):
                 _draw_saving(axes, position + shift, by_unit.get(unit), colour, marker)
-        axes.set_yticks(range(len(rows)), [name for name, _ in rows])
+        axes.set_yticks(range(len(rows)), [plain(name) for name, _ in rows])
         axes.set_ylim(max(1, len(rows)) - 0.5, -0.5)
         axes.axvline(0, color="black", linewidth=1)
         axes.set_title(title, loc="left", fontsize=10)
         axes.xaxis.set_major_formatter(lambda x, _: f"{100 * x:.0f} %")
-    all_axes[-1].set_xlabel("saved per effective group (right of 0 = fewer); marks with 95 % intervals")
+    all_axes[-1].set_xlabel("saved per effective group, with 95 % intervals")
     handles = [
         all_axes[0].plot([], [], color="#0072B2", marker="o", label="rollouts")[0],
         all_axes[0].plot([], [], color="#D55E00", marker="s", label="tokens")[0],
     ]
-    figure.legend(handles=handles, loc="outside lower center", ncols=2)
+    legend_below(figure, handles)
     return figure
 
 
@@ -145,16 +140,15 @@ def accuracy_against(runs: Runs, unit: str) -> Figure:
         costs = [sum(x for x, _ in point) / len(point) for point in points]
         means = [sum(y for _, y in point) / len(point) for point in points]
         name = label if len(curves) == 1 else f"{label} (mean of {len(curves)} seeds, band: range)"
-        axes.plot(costs, means, label=name, markersize=5, **styles[label])
+        axes.plot(costs, means, label=plain(name), markersize=5, **styles[label])
         if len(curves) > 1:
             low, high = ([end(y for _, y in point) for point in points] for end in (min, max))
             axes.fill_between(costs, low, high, color=styles[label]["color"], alpha=0.2, linewidth=0)
     axes.set_xlabel(f"{unit} launched so far, all attempts")
     axes.set_ylabel("validation accuracy")
     axes.xaxis.set_major_formatter(lambda x, _: f"{x:,.0f}")
-    if axes.lines:
-        axes.legend()
-    else:
+    legend_below(figure, axes.lines)
+    if not axes.lines:
         axes.text(0.5, 0.5, "no validation was logged", transform=axes.transAxes, ha="center")
     return figure
 

@@ -2,11 +2,12 @@
 
 import math
 
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from verl_sara.metrics import effective_groups, groups_trained
 from verl_sara.report.runs import Runs
-from verl_sara.report.style import HATCHES, PHASE_COLOURS, arm_style, new_figure, styled
+from verl_sara.report.style import HATCHES, PHASE_COLOURS, arm_style, legend_below, new_figure, plain, styled
 from verl_sara.summary import Arm
 from verl_sara.summary.numbers import wall_split
 
@@ -28,7 +29,7 @@ def batch_over_training(runs: Runs) -> Figure:
         launched = [step["fates"]["launched"] for step in steps]
         columns = (fraction, [n["groups"] for n in launched], [n["rollouts"] for n in launched])
         for axes, values in zip(panels, columns, strict=True):
-            axes.plot(numbers, values, markersize=4, label=arm.name, **styles[arm.label])
+            axes.plot(numbers, values, markersize=4, label=_label(runs, arm), **styles[arm.label])
     panels[0].set_ylabel("effective fraction\nof the trained batch")
     panels[0].set_ylim(-0.03, 1.06)
     panels[1].set_ylabel("prompts visited")
@@ -37,7 +38,7 @@ def batch_over_training(runs: Runs) -> Figure:
         axes.set_ylim(bottom=0)
     panels[2].set_xlabel("step")
     panels[2].xaxis.get_major_locator().set_params(integer=True)
-    _legend(figure, panels[0])
+    legend_below(figure, panels[0].get_legend_handles_labels()[0])
     return figure
 
 
@@ -54,13 +55,13 @@ def verdicts(runs: Runs) -> Figure:
             counts = [arm.stopping.verdicts[reason, length] for length in lengths]
             axes.bar(lengths, counts, bottom=bottom, color=colour, label=VERDICT_NAMES[reason])
             bottom = [a + b for a, b in zip(bottom, counts, strict=True)]
-        axes.set_title(arm.name, loc="left", fontsize=10)
+        axes.set_title(plain(arm.name), loc="left", fontsize=10)
         axes.set_ylabel("groups")
         axes.set_xticks(lengths)
         axes.grid(axis="x", visible=False)
     all_axes[-1].set_xlabel("rollouts launched when the verdict fell")
     if arms:
-        _legend(figure, all_axes[0])
+        legend_below(figure, all_axes[0].get_legend_handles_labels()[0])
     else:
         _say(all_axes[0], "no arm whose rule may abandon")
     return figure
@@ -88,13 +89,13 @@ def calibration(runs: Runs) -> Figure:
             places = [row.predicted + shift for row in rows]
             name = f"prefix {side.replace('_', ' ')}"
             axes.errorbar(places, shares, [low, high], color=colour, marker=marker, linestyle="", label=name, capsize=2)
-        axes.set_title(f"{arm.name}, {arm.stopping.num_full} full groups", fontsize=10)
+        axes.set_title(f"{plain(arm.name)}, {arm.stopping.num_full} full groups", fontsize=10)
         axes.set_xlabel("predicted p_eff")
         axes.set_xlim(-0.02, 1.02)
         axes.set_ylim(-0.02, 1.02)
     all_axes[0].set_ylabel("share that became mixed (95 %)")
     if arms:
-        _legend(figure, all_axes[0])
+        legend_below(figure, all_axes[0].get_legend_handles_labels()[0])
     else:
         _say(all_axes[0], "no arm with full groups")
     return figure
@@ -116,14 +117,13 @@ def replayed_cost(runs: Runs) -> Figure:
                 values.append(estimate.value)
                 low.append(estimate.low)
                 high.append(estimate.high)
-        axes.plot(taus, values, label=arm.name, markersize=5, **styles[arm.label])
+        axes.plot(taus, values, label=plain(arm.name), markersize=5, **styles[arm.label])
         axes.fill_between(taus, low, high, color=styles[arm.label]["color"], alpha=0.15, linewidth=0)
     axes.axhline(1, color="black", linewidth=1, linestyle=":")
     axes.set_xlabel("abandon threshold tau_low (prior of the rule, probe 2, +1)")
     axes.set_ylabel("rollouts per effective group\n/ that of full groups (band: 95 %)")
-    if arms:
-        axes.legend()
-    else:
+    legend_below(figure, axes.get_legend_handles_labels()[0])
+    if not arms:
         _say(axes, "no arm with full groups")
     return figure
 
@@ -144,13 +144,13 @@ def wall_clock(runs: Runs) -> Figure:
             axes.barh(position, width, left=left, color=colour, hatch=HATCHES.get(phase), height=0.6, label=label)
             left += width
         axes.annotate(f"{left:,.1f}", (left, position), (4, 0), textcoords="offset points", va="center")
-    axes.set_yticks(range(len(splits)), list(splits))
+    axes.set_yticks(range(len(splits)), [plain(name) for name in splits])
     axes.invert_yaxis()
     axes.grid(axis="y", visible=False)
     axes.margins(x=0.1)
     axes.set_xlabel("seconds per step, checkpoints and validation apart")
     if splits:
-        _legend(figure, axes)
+        legend_below(figure, axes.get_legend_handles_labels()[0])
     else:
         _say(axes, "verl's log has no times")
     return figure
@@ -169,23 +169,22 @@ def rounds_and_occupancy(runs: Runs) -> Figure:
             panels[0].plot(numbers, [s["rounds"] for s in steps], markersize=4, **styles[arm.label])
         busy = arm.occupancy.by_step()
         values = [busy.get((step["attempt"], step["step"]), math.nan) for step in steps]
-        panels[1].plot(numbers, values, markersize=4, label=arm.name, **styles[arm.label])
+        panels[1].plot(numbers, values, markersize=4, label=_label(runs, arm), **styles[arm.label])
     panels[0].set_ylabel("rounds per step")
     panels[0].set_ylim(bottom=0)
     panels[1].set_ylabel("mean / most groups\nin service at once")
     panels[1].set_ylim(0, 1.05)
     panels[1].set_xlabel("step")
     panels[1].xaxis.get_major_locator().set_params(integer=True)
-    _legend(figure, panels[1])
+    legend_below(figure, panels[1].get_legend_handles_labels()[0])
     return figure
 
 
-def _legend(figure: Figure, axes) -> None:  # type: ignore[no-untyped-def]
-    handles, labels = axes.get_legend_handles_labels()
-    if handles:
-        figure.legend(handles, labels, loc="outside lower center", ncols=min(4, len(handles)))
+def _label(runs: Runs, arm: Arm) -> str:
+    """Returns the name of the arm for its first seed, a hidden label for the others."""
+    return plain(arm.label) if runs.by_label[arm.label][0] is arm else "_"
 
 
-def _say(axes, text: str) -> None:  # type: ignore[no-untyped-def]
+def _say(axes: Axes, text: str) -> None:
     axes.text(0.5, 0.5, text, transform=axes.transAxes, ha="center", va="center")
     axes.set_axis_off()

@@ -19,7 +19,7 @@ class Runs:
     """Runs by name, with what could not be read.
 
     Attributes:
-      arms: Runs by name; "arm/seed" for one of several of an arm.
+      arms: Runs by name; "arm/1", "arm/2" for several of an arm.
       rule: Options of the replayed rule.
       baselines: Arms that savings are measured against; empty = by preset.
       unread: Why a run is missing, by name.

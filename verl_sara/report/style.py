@@ -5,6 +5,7 @@ from functools import wraps
 from typing import ParamSpec
 
 import matplotlib
+from matplotlib.artist import Artist
 from matplotlib.figure import Figure
 
 P = ParamSpec("P")
@@ -19,7 +20,7 @@ FATE_COLOURS = {
     "saturated_trained": "#56B4E9",
     "abandoned": "#D55E00",
     "surplus": "#E69F00",
-    "undecided": "#999999",
+    "undecided": "#D9D9D9",
     "audit": "#CC79A7",
     "failed": "#000000",
     "lost": "#F0E442",
@@ -56,6 +57,12 @@ def arm_style(labels: Sequence[str]) -> dict[str, dict[str, str]]:
     }
 
 
+def plain(text: str) -> str:
+    """Returns a name as figures show it: shortened, and never read as a formula or as a hidden label."""
+    short = text if len(text) <= 40 else f"{text[:24]}…{text[-15:]}"
+    return f" {short}".replace("$", r"\$") if short.startswith("_") else short.replace("$", r"\$")
+
+
 def styled(draw: Callable[P, Figure]) -> Callable[P, Figure]:
     """Makes a function draw in this style and leave the caller's own settings as they are."""
 
@@ -70,3 +77,11 @@ def styled(draw: Callable[P, Figure]) -> Callable[P, Figure]:
 def new_figure(width: float, height: float) -> Figure:
     """Returns an empty figure, in inches, whose parts make room for each other."""
     return Figure(figsize=(width, height), layout="constrained")
+
+
+def legend_below(figure: Figure, handles: Sequence[Artist]) -> None:
+    """Puts a legend under the axes, where it hides nothing."""
+    if handles:
+        labels = [str(handle.get_label()) for handle in handles]
+        widest = max(map(len, labels))
+        figure.legend(handles, labels, loc="outside lower center", ncols=max(1, min(5, 80 // (widest + 6))))

@@ -31,7 +31,7 @@ class Arm:
     """One run as it was read.
 
     Attributes:
-      name: Name of the run; "arm/seed" for one of several runs of an arm.
+      name: Name of the run; "arm/1", "arm/2" for several runs of an arm.
       ledger: Without its groups, None if the run has none.
       log: verl's own log.
       dump: The rollouts that verl wrote out, read only if there is no ledger.
@@ -63,7 +63,7 @@ class Arm:
     @property
     def label(self) -> str:
         """Name of the arm, shared by its seeds."""
-        return self.name.rpartition("/")[0] or self.name
+        return label_of(self.name)
 
     @property
     def preset(self) -> str:
@@ -110,6 +110,12 @@ class Arm:
         self.occupancy.add(group)
         for replay in self.replays.values():
             replay.add(group)
+
+
+def label_of(name: str) -> str:
+    """Returns the name of the arm that a run belongs to: "arm" for "arm/2", else the run's own name."""
+    arm, _, seed = name.rpartition("/")
+    return arm if arm and seed.isdigit() else name
 
 
 def read_arm(

@@ -31,7 +31,7 @@ def summarise(
     """Returns the numbers of several runs, their savings, and the paper's rule replayed.
 
     Args:
-      arms: Run folder by name; "arm/seed" names one of several runs of an arm.
+      arms: Run folder by name; "arm/1", "arm/2" name several runs of an arm.
       baselines: Arms that savings are measured against; by default those of the presets BASELINES.
       last_step: Steps after this one are left out; None = all.
 

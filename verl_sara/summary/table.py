@@ -3,6 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from verl_sara.summary.arm import label_of
+
 WALL = ("generate", "update", "weights", "wait")
 
 
@@ -50,8 +52,7 @@ def markdown(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def _row(name: str, arm: Mapping[str, Any], summary: Mapping[str, Any], bases: list[str]) -> list[str]:
-    label = name.rpartition("/")[0] or name
-    savings = summary["savings"].get(label, {"measured": {}, "counterfactual": {}})
+    savings = summary["savings"].get(label_of(name), {"measured": {}, "counterfactual": {}})
     intervals, wall = arm["intervals"], arm["wall_s"]
     bounds = savings["counterfactual"].get("ideal_ds", {}).get("rollouts", {}).get("bounds", [None, None])
 

@@ -154,4 +154,6 @@ def test_an_unknown_selection_parameter_is_refused(files):
     from verl_sara.core import ConfigError
 
     with pytest.raises(ConfigError, match=r"sara\.selection: selection 'dps' has no parameter decoy"):
-        trainer(files(6), files(3, "val"), "+sara=paper", "+sara/selection=dps", "+data.custom_cls.sara.selection.decoy=1")
+        trainer(
+            files(6), files(3, "val"), "+sara=paper", "+sara/selection=dps", "+data.custom_cls.sara.selection.decoy=1"
+        )

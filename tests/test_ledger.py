@@ -188,7 +188,9 @@ def test_appending_to_a_torn_line_costs_that_line_only(copy, run):
         ("[" * 100_000, "not JSON"),
         ("1" * 5000, "not"),
         ('{"schema": 1, "kind": "group"}', "lacks or misuses 'slots'"),
-        ('{"schema": 1, "kind": "step", "step": "x"}', "lacks or misuses 'fates'"),
+        ('{"schema": 1, "kind": "step", "step": 1}', "lacks or misuses 'fates'"),
+        ('{"schema": 1, "kind": "step", "step": "1"}', "lacks or misuses step"),
+        ('{"schema": 1, "kind": "run", "options": 3}', "lacks or misuses options or task"),
     ],
     ids=lambda value: value[:20],
 )
@@ -251,6 +253,12 @@ def test_a_step_whose_group_is_missing_is_refused_or_told(copy):
         read_ledger(copy)
     ledger = read_ledger(copy, is_strict=False)
     assert len(ledger.unbalanced) == 1 and len(ledger.steps) == 3
+
+
+def test_the_attempt_is_that_of_the_file(copy, run):
+    path_of(copy).rename(copy / "ledger.attempt-7.jsonl")
+    ledger = read_ledger(copy)
+    assert {line["attempt"] for line in (*ledger.groups, *ledger.steps)} == {7}
 
 
 def test_a_ledger_of_another_version_is_refused_with_file_line_and_versions(copy):

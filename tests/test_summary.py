@@ -271,7 +271,10 @@ def refused(arms):
         ({"batch_size": 4}, "batch_size differs: 4 (other), 8 (ds)"),
         ({"verdict_key": "correct"}, "verdict_key differs: 'correct' (other), None (ds)"),
         ({"success_threshold": 0.5}, "success_threshold differs: 0.5 (other), None (ds)"),
-        ({"steps": 5}, "steps differ: 5 steps, 1 to 5 (other), 12 steps, 1 to 12 (ds)"),
+        (
+            {"steps": 5},
+            "steps differ: 5 steps, 1 to 5 (other), 12 steps, 1 to 12 (ds); --steps 5 compares what both have",
+        ),
     ],
     ids=str,
 )

@@ -93,7 +93,7 @@ def read_ledger(
     ledger, problems = Ledger(), Problems()
     for attempt in sorted(attempts(folder)):
         path = folder / f"ledger.attempt-{attempt}.jsonl"
-        reader = _AttemptReader(path, ledger, problems, on_group or ledger.groups.append, is_strict)
+        reader = _AttemptReader(path, attempt, ledger, problems, on_group or ledger.groups.append, is_strict)
         reader.read()
         reader.read_journal(folder / f"journal.attempt-{attempt}.jsonl")
     if not (ledger.runs or ledger.steps or ledger.lost):
@@ -112,12 +112,13 @@ class _AttemptReader:
     def __init__(
         self,
         path: Path,
+        attempt: int,
         ledger: Ledger,
         problems: Problems,
         on_group: Callable[[Record], None],
         is_strict: bool,
     ) -> None:
-        self.path, self.ledger, self.problems = path, ledger, problems
+        self.path, self.attempt, self.ledger, self.problems = path, attempt, ledger, problems
         self.on_group, self.is_strict = on_group, is_strict
         self.pending: list[Record] = []
         self.finished: set[int] = set()
@@ -139,6 +140,7 @@ class _AttemptReader:
 
     def _take(self, record: Record, where: str) -> None:
         kind = record["kind"]
+        record["attempt"] = self.attempt
         try:
             if kind == "run":
                 if not all(isinstance(record.get(name, {}), dict) for name in ("options", "task")):
@@ -158,6 +160,8 @@ class _AttemptReader:
 
     def _end_step(self, record: Record) -> None:
         number = record["step"]
+        if type(number) is not int:
+            raise ValueError("step")
         launched = record["fates"]["launched"]["rollouts"]
         own = [group for group in self.pending if group["step"] == number]
         try:

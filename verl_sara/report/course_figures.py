@@ -48,8 +48,9 @@ def verdicts(runs: Runs) -> Figure:
     arms = stopping_arms(runs)
     figure = new_figure(7, 1.2 + 2.3 * max(1, len(arms)))
     all_axes = figure.subplots(max(1, len(arms)), 1, squeeze=False, sharex=True)[:, 0]
+    longest = max((length for arm in arms for _, length in arm.stopping.verdicts), default=1)
+    lengths = range(1, longest + 1)
     for axes, arm in zip(all_axes, arms, strict=False):
-        lengths = range(1, arm.options["group_size"] + 1)
         bottom = [0] * len(lengths)
         for reason, colour in VERDICT_COLOURS.items():
             counts = [arm.stopping.verdicts[reason, length] for length in lengths]
@@ -69,7 +70,7 @@ def verdicts(runs: Runs) -> Figure:
 
 def stopping_arms(runs: Runs) -> list[Arm]:
     """Returns the runs whose rule may abandon a prompt early."""
-    return [arm for arm in runs.with_ledger if arm.options.get("rule", "threshold") != "full" and arm.options]
+    return [arm for arm in runs.with_ledger if arm.options.get("rule") != "full" and arm.stopping.verdicts]
 
 
 @styled
@@ -166,7 +167,7 @@ def rounds_and_occupancy(runs: Runs) -> Figure:
         steps = arm.history()
         numbers = [step["step"] for step in steps]
         if arm.options.get("mode") != "observe":
-            panels[0].plot(numbers, [s["rounds"] for s in steps], markersize=4, **styles[arm.label])
+            panels[0].plot(numbers, [s.get("rounds", math.nan) for s in steps], markersize=4, **styles[arm.label])
         busy = arm.occupancy.by_step()
         values = [busy.get((step["attempt"], step["step"]), math.nan) for step in steps]
         panels[1].plot(numbers, values, markersize=4, label=_label(runs, arm), **styles[arm.label])

@@ -10,17 +10,16 @@ from verl_sara.report.table import Table
 
 _STYLE = """
 body { font: 16px/1.5 system-ui, sans-serif; color: #1a1a1a; background: #fff;
-  margin: 2rem auto; max-width: 62rem; padding: 0 1rem; }
+  margin: 2rem auto; max-width: 68rem; padding: 0 1rem; }
 h1, h2 { line-height: 1.2; } h2 { margin-top: 3rem; border-top: 1px solid #ccc; padding-top: 1.5rem; }
 .question { font-style: italic; } figure { margin: 1.5rem 0; } img { max-width: 100%; height: auto; }
-figcaption, caption { color: #444; font-size: .9rem; text-align: left; caption-side: bottom;
-  padding-top: .4rem; }
-.wide { overflow-x: auto; margin: 1.5rem 0; }
+figcaption, .caption { color: #444; font-size: .9rem; margin: .4rem 0 1.5rem; }
+.wide { overflow-x: auto; margin: 1.5rem 0 0; }
 table { border-collapse: collapse; font-variant-numeric: tabular-nums; }
 th, td { padding: .3rem .7rem; text-align: right; vertical-align: top; border-bottom: 1px solid #ddd;
   font-size: .9rem; }
 th { border-bottom: 2px solid #666; } td:first-child, th:first-child { text-align: left; }
-td { white-space: nowrap; } .notes td { white-space: normal; text-align: left; }
+td { white-space: nowrap; } #overview td { white-space: pre-line; } .notes td { white-space: normal; text-align: left; }
 """
 
 

@@ -65,10 +65,9 @@ class Table:
             return "<tr>" + "".join(f"<{tag}>{html.escape(cell)}</{tag}>" for cell in row) + "</tr>"
 
         body = "\n".join(cells(row, "td") for row in self.rows)
-        caption = html.escape(self.caption)
         return (
-            f'<div class="wide"><table>\n<caption>{caption}</caption>\n'
-            f"<thead>{cells(self.head, 'th')}</thead>\n<tbody>\n{body}\n</tbody></table></div>"
+            f'<div class="wide"><table>\n<thead>{cells(self.head, "th")}</thead>\n'
+            f'<tbody>\n{body}\n</tbody></table></div>\n<p class="caption">{html.escape(self.caption)}</p>'
         )
 
     def _repr_html_(self) -> str:

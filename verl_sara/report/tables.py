@@ -1,6 +1,7 @@
 """The tables of a report. Every number comes from the summary or from `metrics`; here they become text."""
 
 import math
+import statistics
 from collections.abc import Sequence
 
 from verl_sara.metrics import Estimate
@@ -18,7 +19,9 @@ def side_by_side(runs: Runs) -> Table:
     """Returns the table of the demo, a column per run."""
     head, rows = overview(runs.summary)
     columns = zip(*rows, strict=True)
-    flipped = [[name, *cells] for name, cells in zip(head, columns, strict=True)]
+    flipped = [
+        [name, *(cell.replace("], ", "],\n") for cell in cells)] for name, cells in zip(head, columns, strict=True)
+    ]
     caption = (
         f"All runs side by side; {INTERVALS}. Measured savings are against an arm that was run; the bounds "
         "against ideal dynamic sampling are estimated from the run's own ledger."
@@ -301,16 +304,19 @@ def wall(runs: Runs) -> Table:
     rows = []
     for name, arm in runs.arms.items():
         split = runs.summary["arms"][name]["wall_s"]
-        count = sum("timing_s/step" in row.data for row in arm.log.rows)
+        seconds = [row.data["timing_s/step"] for row in arm.log.rows if "timing_s/step" in row.data]
+        count = len(seconds)
         cells = [fixed(_ratio(split[phase], count), 2) for phase in ("total", "generate", "update", "weights", "wait")]
         rounds = runs.summary["arms"][name]["rounds_per_step"]
         busy = [value for value in arm.occupancy.by_step().values() if not math.isnan(value)]
         idle = 1 - sum(busy) / len(busy) if busy else None
-        rows.append([name, integer(count), *cells, fixed(rounds, 1), percent(idle)])
+        median = fixed(statistics.median(seconds) if seconds else None, 2)
+        rows.append([name, integer(count), median, *cells, fixed(rounds, 1), percent(idle)])
     head = [
         "run",
         "steps n",
-        "s / step",
+        "median s / step",
+        "mean s / step",
         "generate",
         "update",
         "weights",
@@ -319,7 +325,7 @@ def wall(runs: Runs) -> Table:
         "idle places",
     ]
     caption = (
-        "Wall-clock seconds per step as verl logs them (validation and checkpoints apart; update = "
+        "Wall-clock seconds per step as verl logs them, phases as means (validation and checkpoints apart; update = "
         f"{', '.join(phase.replace('_', ' ') for phase in UPDATE_PHASES)}). Idle places: 1 - mean / most "
         "groups in service at once, from the ledger."
     )

@@ -111,7 +111,10 @@ def why_not_comparable(one: Arm, other: Arm) -> str:
             return f"{name} differs: {one.task.get(name)!r} ({one.name}), {other.task.get(name)!r} ({other.name})"
     steps = [[step["step"] for step in arm.history()] for arm in (one, other)]
     if steps[0] != steps[1]:
-        return f"steps differ: {_span(steps[0])} ({one.name}), {_span(steps[1])} ({other.name})"
+        shared = min(map(len, steps))
+        is_prefix = shared and steps[0][:shared] == steps[1][:shared]
+        hint = f"; --steps {steps[0][shared - 1]} compares what both have" if is_prefix else ""
+        return f"steps differ: {_span(steps[0])} ({one.name}), {_span(steps[1])} ({other.name}){hint}"
     if not one.prompts & other.prompts:
         return f"prompts differ: {one.name} and {other.name} have none in common"
     return ""

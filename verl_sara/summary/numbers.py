@@ -38,7 +38,7 @@ def arm_summary(arm: Arm) -> dict[str, Any]:
         "effective_fraction": ratio([mixed for mixed, _ in trained], [total for _, total in trained]),
         "rollouts_per_effective_group": cost_per_effective_group(costs, "rollouts"),
         "tokens_per_effective_group": cost_per_effective_group(costs, "tokens"),
-        "rounds_per_step": ratio([step["rounds"] for step in steps], [1.0] * len(steps)),
+        "rounds_per_step": ratio([step.get("rounds", math.nan) for step in steps], [1.0] * len(steps)),
     }
     if arm.options.get("mode") == "observe":
         estimates["rounds_per_step"] = Estimate(math.nan)

@@ -190,7 +190,7 @@ def test_appending_to_a_torn_line_costs_that_line_only(copy, run):
         ('{"schema": 1, "kind": "group"}', "lacks or misuses 'slots'"),
         ('{"schema": 1, "kind": "step", "step": 1}', "lacks or misuses 'fates'"),
         ('{"schema": 1, "kind": "step", "step": "1"}', "lacks or misuses step"),
-        ('{"schema": 1, "kind": "run", "options": 3}', "lacks or misuses options or task"),
+        ('{"schema": 1, "kind": "run", "options": 3}', "lacks or misuses options, task or setup"),
     ],
     ids=lambda value: value[:20],
 )

@@ -248,3 +248,17 @@ def test_a_table_in_markdown_latex_and_html():
     assert r"y & \$2\textasciicircum{}3\textasciitilde{}\textbackslash{}\{ \\" in latex
     assert r"\begin{tabular}{lr}" in latex
     assert "<td>&lt;i&gt;</td>" in table.html() and table._repr_html_() == table.html()
+
+
+def test_runs_that_differ_in_setup_show_it_and_are_compared_all_the_same(tmp_path):
+    runs = {}
+    for name in ("grpo", "rloo"):
+        runs[name] = write_run(tmp_path / name, "ds", steps=2)
+        ledger = runs[name] / "sara" / "ledger.attempt-1.jsonl"
+        ledger.write_text(
+            ledger.read_text().replace('"options":', f'"setup":{{"adv_estimator":"{name}"}},"options":', 1)
+        )
+    loaded = load_runs(runs, baselines=["grpo"])
+    table = tables.settings(loaded)
+    assert table.head[:2] == ["run", "adv_estimator"] and [row[1] for row in table.rows] == ["grpo", "rloo"]
+    assert "refused" not in loaded.summary["savings"]["rloo"]["measured"]["grpo"]

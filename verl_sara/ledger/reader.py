@@ -143,8 +143,8 @@ class _AttemptReader:
         record["attempt"] = self.attempt
         try:
             if kind == "run":
-                if not all(isinstance(record.get(name, {}), dict) for name in ("options", "task")):
-                    raise ValueError("options or task")
+                if not all(isinstance(record.get(name, {}), dict) for name in ("options", "task", "setup")):
+                    raise ValueError("options, task or setup")
                 self.ledger.runs.append(record)
             elif kind == "group":
                 check_group(record)

@@ -8,7 +8,6 @@ from verl_sara.metrics import Estimate
 from verl_sara.report.course_figures import stopping_arms
 from verl_sara.report.runs import Runs
 from verl_sara.report.table import Table
-from verl_sara.summary import Arm
 from verl_sara.summary.numbers import UPDATE_PHASES
 from verl_sara.summary.table import fixed, integer, one_digit, overview, percent, two_digits, with_interval
 
@@ -281,22 +280,19 @@ def ablation(runs: Runs) -> Table:
 
 
 def settings(runs: Runs) -> Table:
-    """Returns the options in which the runs differ, and what each cost."""
-    arms = runs.with_ledger
-    names = sorted({name for arm in arms for name in arm.options} - {"run_dir", "run_name"})
-    differing = [n for n in names if len({repr(arm.options.get(n)) for arm in arms}) > 1]
+    """Returns the options, task and setup in which the runs differ, and what each cost."""
+    told = {arm.name: {**arm.task, **arm.setup, **arm.options} for arm in runs.with_ledger}
+    names = sorted({name for facts in told.values() for name in facts} - {"run_dir", "run_name"})
+    differing = [name for name in names if len({repr(facts.get(name)) for facts in told.values()}) > 1]
     rows = []
-    for arm in arms:
-        numbers = runs.summary["arms"][arm.name]
+    for run, facts in told.items():
+        numbers = runs.summary["arms"][run]
         key = "rollouts_per_effective_group"
         cost_cell = with_interval([numbers[key], *numbers["intervals"][key]], one_digit)
-        rows.append([arm.name, *(_option(arm, name) for name in differing), cost_cell, fixed(numbers["val_after"], 3)])
-    caption = f"Options in which the runs differ; n/a where the run does not set it. {INTERVALS}."
+        values = [str(facts.get(name, "n/a")) for name in differing]
+        rows.append([run, *values, cost_cell, fixed(numbers["val_after"], 3)])
+    caption = f"What the runs differ in; n/a where the run does not say. {INTERVALS}."
     return Table(caption, ["run", *differing, "rollouts / effective group", "val. after"], rows)
-
-
-def _option(arm: Arm, name: str) -> str:
-    return str(arm.options[name]) if name in arm.options else "n/a"
 
 
 def wall(runs: Runs) -> Table:

@@ -37,6 +37,7 @@ class Arm:
       dump: The rollouts that verl wrote out, read only if there is no ledger.
       options: Options of the run, from the ledger's last header.
       task: What compared runs must share beside their options (data, grader), from the same header.
+      setup: What else the header says about the run, such as algorithm and model; shown, not compared.
       prompts: Identities of the prompts that were visited.
       ideal: Bounds on ideal dynamic sampling.
       replays: Rules run over the full groups, by name.
@@ -52,6 +53,7 @@ class Arm:
     dump: RolloutDump = field(default_factory=RolloutDump)
     options: Record = field(default_factory=dict)
     task: Record = field(default_factory=dict)
+    setup: Record = field(default_factory=dict)
     prompts: set[str] = field(default_factory=set)
     ideal: IdealDs = field(default_factory=IdealDs)
     replays: dict[str, Replay] = field(default_factory=dict)
@@ -164,7 +166,7 @@ def read_arm(
         arm.problems += [f"only what verl's log supports: {error}", *arm.dump.problems]
     else:
         header = arm.ledger.runs[-1] if arm.ledger.runs else {}
-        arm.options, arm.task = header.get("options", {}), header.get("task", {})
+        arm.options, arm.task, arm.setup = (header.get(name, {}) for name in ("options", "task", "setup"))
         arm.problems += arm.ledger.problems + arm.ledger.unbalanced + problems.sentences()
         arm.ledger.steps = [step for step in arm.ledger.steps if step["step"] <= end]
         arm.ledger.lost = {step: lost for step, lost in arm.ledger.lost.items() if step <= end}

@@ -129,6 +129,8 @@ def test_every_trained_group_is_complete_mixed_and_the_only_thing_in_the_batch(l
             outcomes = group["slots"]["outcome"]
             assert len(outcomes) == 8 and 0 < sum(outcomes) < 8
         rows = [json.loads(line) for line in (run_dir / f"dump/{step['step']}.jsonl").read_text().splitlines()]
+        for row in rows:
+            row["uid"] = row["uid"].partition("_")[0]  # verl dumps the row's key: uid, session, index
         assert Counter(row["uid"] for row in rows) == dict.fromkeys(trained, 8)
         for uid, group in trained.items():
             scores = [row["score"] for row in rows if row["uid"] == uid]

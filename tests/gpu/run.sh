@@ -42,4 +42,4 @@ for arm in ("verl_ds", "paper"):
             assert len(set(group["slots"]["outcome"])) == 2 and len(group["slots"]["outcome"]) == group["group_size"]
 print("GPU path: both ledgers balance, every trained group is complete and mixed")
 PY
-sara report "$out/verl_ds" "$out/paper" --baseline "$out/verl_ds" --out "$out/report"
+sara report "$out/verl_ds" "$out/paper" --baseline verl_ds --out "$out/report"

@@ -90,7 +90,13 @@ class Coordinator:
         self.running_yield = self.config.running_yield()
         self.rule = self.config.stopping_rule(self.running_yield)
         self.empty_steps = 0
-        header = {"options": dict(options), "versions": dict(versions), "started_unix_s": round(time.time(), 3)}
+        header = {
+            "options": {name: value for name, value in options.items() if name not in ("task", "setup")},
+            "task": dict(self.config.task),
+            "setup": dict(self.config.setup),
+            "versions": dict(versions),
+            "started_unix_s": round(time.time(), 3),
+        }
         self.ledger = LedgerWriter(self.config.run_dir, self.config.run_name, header)
         self.step: OpenStep | None = None
         self._waiters: dict[str, _Waiter] = {}

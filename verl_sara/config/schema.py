@@ -7,7 +7,7 @@ the value and what is allowed.
 
 import difflib
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import Any, Literal, get_type_hints
 
 from verl_sara.core import (
@@ -80,6 +80,8 @@ class SaraConfig:
       verdict_key: Key of the reward's extra info that holds the binary correctness.
       success_threshold: If set, a rollout passes when its score reaches it, and `verdict_key` is
         not used.
+      task: What is trained on and graded by, for the ledger: runs of another task are not compared.
+      setup: Algorithm, model and learning rate, for the ledger.
       filter_metric: In mode "observe", verl's `algorithm.filter_groups.metric`, null = no filter.
       max_inflight_gen_batches: In mode "observe", verl's option of that name.
       seed: Seed of everything random on our side.
@@ -121,15 +123,17 @@ class SaraConfig:
     stall_deadline_s: float = 5400.0
     verdict_key: str = "acc"
     success_threshold: float | None = None
+    task: Mapping[str, Any] = field(default_factory=dict)
+    setup: Mapping[str, Any] = field(default_factory=dict)
     filter_metric: str | None = None
     max_inflight_gen_batches: int = 1
     seed: int = 0
 
     def __post_init__(self) -> None:
         hints = get_type_hints(type(self))
-        for field in fields(self):
-            if field.name != "prior":
-                check_type(field.name, getattr(self, field.name), hints[field.name])
+        for option in fields(self):
+            if option.name not in ("prior", "task", "setup"):
+                check_type(option.name, getattr(self, option.name), hints[option.name])
         for name in ("max_empty_steps",):
             check_least(name, getattr(self, name), 1)
         for name in ("max_step_s", "rollout_timeout_s", "stall_report_s", "stall_deadline_s"):
@@ -213,7 +217,7 @@ def build_config(options: Mapping[str, Any]) -> SaraConfig:
       ConfigError: For an unknown or missing name (with the nearest known one), a wrong type or a
         value out of range.
     """
-    known = {field.name for field in fields(SaraConfig)}
+    known = {option.name for option in fields(SaraConfig)}
     for name in options:
         if name not in known:
             near = difflib.get_close_matches(name, known, n=1)

@@ -61,7 +61,7 @@ def test_rounds():
     assert lines == [
         "+4",  # the guess of the commit rate is p_eff(0, 0) = 3/5: 2 / 0.6 = 3.3 prompts
         "a2 b2 c2 d2",
-        "a2 b1 c1",  # a is certain to be trained; d is not: b or c may still commit before it
+        "a2 b1 c1",  # d waits: at the rate (2 + 2 x 0.6) / 4 = 0.8, b or c is expected to commit before it
         "d2",
     ]
     assert ends(step) == {"trained": "ad", "abandoned": "bc"}
@@ -80,7 +80,8 @@ def test_a_commit_behind_b_others_is_surplus_and_costs_its_probe_only():
 def test_trained_groups_come_in_dispatch_order_even_if_later_ones_commit_first():
     step = make()
     lines = trace(step, {"a": "FFP" + "P", "b": "PPF" + "F", "c": "PFPF", "d": "FPFP"})
-    assert lines == ["+4", "a2 b2 c2 d2", "a1 b1", "a1 b1"]
+    # at the rate 0.8, a and b are expected to give 1.6 of the first two, so c is completed and d is not
+    assert lines == ["+4", "a2 b2 c2 d2", "a1 b1 c2", "a1 b1"]
     assert ends(step) == {"trained": "ab", "surplus": "cd"}
 
 

@@ -6,8 +6,8 @@ runs the grants, reports every rollout, and asks again. `advance` is the only pl
 - completions first, then increments of undecided groups, then probes of fresh prompts;
 - under the schedule `rounds` nothing is granted while anything is in flight (a barrier a round),
   under `streaming` a group is served as soon as its own results allow;
-- a committed group is completed as soon as it is certain to be among the first B, so that groups
-  that turn out surplus cost their probes only;
+- a committed group is completed as soon as it is expected to be among the first B, undecided groups
+  before it counting with the running commit rate, so that most surplus groups cost their probes only;
 - no rollout is granted that the budget could not see through: a live group reserves what
   completing it may still cost.
 
@@ -224,7 +224,7 @@ class StepAllocator:
         is_budget = self.settings.collect == "budget"
         fill_all = is_budget or self.settings.surplus == "train"
         wanted = list(standing.take_ready(num_groups if is_budget else standing.last_needed()))
-        wanted += standing.take_unfilled(num_groups if fill_all else standing.window())
+        wanted += standing.take_unfilled(num_groups if fill_all else standing.window(self._rate()))
         grants = self._launch_all(wanted + self._take_audits())
         while self._affordable() >= 1 and (group := standing.next_waiting()):
             grants.append(self._launch(group))

@@ -1,12 +1,12 @@
 """Where the groups of a step stand in dispatch order: running counts, so that advice stays cheap.
 
 Theory of operation. `update` is called after every event of a group and moves counters, two sorted
-structures and two pointers; no question below costs more than a logarithm of the number of groups.
-Live groups are waiting, probing, committed or complete; the others never come back to life.
+structures and two pointers, so that a question costs about a logarithm of the number of groups.
 
-- The window is the shortest stretch of the dispatch order that holds B live groups. It only grows.
-  A committed group in it is certain to be trained, whatever becomes of the others.
-- The front is the stretch before which nothing is open. It only grows as well.
+- The window is the shortest stretch of the dispatch order that is expected to hold B accepted groups,
+  an undecided one counting with the commit rate. Committed groups in it are completed: to wait until
+  they are certain to be trained would cost a generation at the end of every step.
+- The front is the stretch before which nothing is open. It only grows.
 """
 
 import heapq
@@ -17,8 +17,8 @@ from dataclasses import dataclass, field
 
 from verl_sara.core.group import Group, Phase, Verdict
 
-OPEN = frozenset({Phase.WAITING, Phase.PROBING, Phase.COMMITTED})
-LIVE = OPEN | {Phase.COMPLETE}
+UNDECIDED = frozenset({Phase.WAITING, Phase.PROBING})
+OPEN = UNDECIDED | {Phase.COMMITTED}
 ACCEPTED = frozenset({Phase.COMMITTED, Phase.COMPLETE})
 
 
@@ -53,7 +53,8 @@ class Standing:
     _unfilled: list[int] = field(default_factory=list)
     _next_waiting: int = 0
     _window: int = 0
-    _num_live_in_window: int = 0
+    _accepted_in_window: int = 0
+    _undecided_in_window: int = 0
     _front: int = 0
     _num_complete_in_front: int = 0
 
@@ -85,12 +86,13 @@ class Standing:
                 heapq.heappush(self._unfilled, index)
         elif old in ACCEPTED and phase not in ACCEPTED:
             del self.accepted[bisect_left(self.accepted, index)]
-        if old in LIVE and phase not in LIVE:
-            self._num_live_in_window -= index < self._window
-            if phase is Phase.ABANDONED:
-                self.num_abandoned += 1
-                if group.audited:
-                    self.audits.append(group)
+        if index < self._window:
+            self._accepted_in_window += (phase in ACCEPTED) - (old in ACCEPTED)
+            self._undecided_in_window += (phase in UNDECIDED) - (old in UNDECIDED)
+        if phase is Phase.ABANDONED:
+            self.num_abandoned += 1
+            if group.audited:
+                self.audits.append(group)
 
     # ---- questions ----------------------------------------------------------------------------
 
@@ -104,11 +106,21 @@ class Standing:
         is_short = len(self.accepted) < self.batch_size
         return len(self.order) if is_short else self.accepted[self.batch_size - 1]
 
-    def window(self) -> int:
+    def window(self, commit_rate: float) -> int:
         """Returns the end of the window."""
-        while self._num_live_in_window < self.batch_size and self._window < len(self.order):
-            self._num_live_in_window += self.order[self._window].phase in LIVE
-            self._window += 1
+
+        def is_short() -> bool:
+            return self._accepted_in_window + commit_rate * self._undecided_in_window < self.batch_size
+
+        def move(index: int, step: int) -> None:
+            self._accepted_in_window += step * (self.order[index].phase in ACCEPTED)
+            self._undecided_in_window += step * (self.order[index].phase in UNDECIDED)
+            self._window += step
+
+        while self._window and not is_short():
+            move(self._window - 1, -1)
+        while self._window < len(self.order) and is_short():
+            move(self._window, 1)
         return self._window
 
     def has_batch(self) -> bool:

@@ -203,9 +203,7 @@ class HistoryPrior:
         return factor * passes, factor * fails
 
 
-def fit_beta(
-    counts: list[float], group_size: int, *, pull: float = 2.0, start: BetaPrior = UNIFORM
-) -> BetaPrior:
+def fit_beta(counts: list[float], group_size: int, *, pull: float = 2.0, start: BetaPrior = UNIFORM) -> BetaPrior:
     """Returns the Beta prior of greatest likelihood for a histogram of prefixes.
 
     Maximises sum over (n, s) of sum_{j<s} log(a+j) + sum_{j<n-s} log(b+j) - sum_{j<n} log(a+b+j),
@@ -252,7 +250,7 @@ def fit_beta(
 def _newton_step(
     x: float, y: float, passes: list[float], fails: list[float], rollouts: list[float], pull: float
 ) -> tuple[float, float]:
-    """Returns the Newton step in (log a, log b), or the gradient where the value is not concave."""
+    """Returns the Newton step in (log a, log b), uphill also where the value is not concave."""
     a, b = math.exp(x), math.exp(y)
     ga = gb = haa = hbb = hab = 0.0
     for j, (p, f, n) in enumerate(zip(passes, fails, rollouts, strict=True)):
@@ -265,10 +263,14 @@ def _newton_step(
     gx, gy = a * ga - pull * x, b * gb - pull * y
     hxx, hyy = a * ga + a * a * (haa + hab) - pull, b * gb + b * b * (hbb + hab) - pull
     hxy = a * b * hab
-    det = hxx * hyy - hxy * hxy
-    if hxx < 0.0 and det > 0.0:
-        return (hxy * gy - hyy * gx) / det, (hxy * gx - hxx * gy) / det
-    return gx, gy
+    # |H|, the curvature with all signs turned: (H^2 + |det H| I) / sqrt(tr H^2 + 2 |det H|).
+    det = abs(hxx * hyy - hxy * hxy)
+    norm = math.sqrt(hxx * hxx + 2.0 * hxy * hxy + hyy * hyy + 2.0 * det)
+    cxx, cyy = (hxx * hxx + hxy * hxy + det) / norm, (hyy * hyy + hxy * hxy + det) / norm
+    cxy = hxy * (hxx + hyy) / norm
+    cxx, cyy = cxx + 1e-9 * norm, cyy + 1e-9 * norm
+    det = cxx * cyy - cxy * cxy
+    return (cyy * gx - cxy * gy) / det, (cxx * gy - cxy * gx) / det
 
 
 def _within_range(alpha: float, beta: float) -> BetaPrior:

@@ -1,5 +1,5 @@
 # Every target may be repeated; an interrupted `make venv` goes on where it stopped.
-.PHONY: venv demo test test-all lint bench clean
+.PHONY: venv demo demo-llm test test-all lint bench clean
 
 PYTHON ?= $(shell for p in python3.11 python3.12; do \
 	"$$p" -c 'import sys' >/dev/null 2>&1 && { command -v "$$p"; break; }; done)
@@ -23,6 +23,12 @@ venv: .venv/.stamp
 
 demo: venv
 	$(BIN)/python recipes/countdown_tiny/demo.py $(if $(ARMS),--arms "$(ARMS)")
+
+# a real pretrained chat model without a GPU; see recipes/arithmetic_smollm2/README.md
+demo-llm: venv
+	$(BIN)/python recipes/arithmetic_smollm2/prepare.py
+	@for arm in ds paper; do bash slurm/train.sbatch arithmetic_smollm2 $$arm || exit 1; done
+	$(BIN)/sara report --out runs/arithmetic_smollm2/report $(foreach arm,ds paper,$(arm)=runs/arithmetic_smollm2/$(arm)/seed0)
 
 test: venv
 	$(BIN)/python -m pytest tests

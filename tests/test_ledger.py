@@ -108,6 +108,7 @@ def test_a_killed_step_is_lost_and_counted(tmp_path):
     writer = LedgerWriter(tmp_path, "r", HEADER)
     writer.launched(1, "u", range(4))
     writer.returned(1, "u", 0, 30, SlotStatus.OK)
+    writer.flush()
     ledger = read_ledger(tmp_path)
     assert (ledger.lost_rollouts, ledger.lost_tokens) == (4, 30)
     assert ledger.lost == {1: {"rollouts": 4, "tokens": 30}} and "not finished" in ledger.problems[0]

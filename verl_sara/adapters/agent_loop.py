@@ -8,6 +8,7 @@ Validation runs verl's code unchanged.
 import asyncio
 import logging
 import numbers
+import uuid
 from collections.abc import Coroutine
 from typing import Any
 
@@ -22,6 +23,7 @@ from verl.trainer.ppo.v1.agent_loop_tq import AgentLoopManagerTQ, apply_greedy_s
 from verl_sara.adapters.carried import CARRIED
 from verl_sara.adapters.compat import check_installation, plain_worker_class
 from verl_sara.adapters.coordinator import coordinator_actor
+from verl_sara.adapters.mailbox import Mailbox
 from verl_sara.adapters.open_step import RolloutResult
 from verl_sara.config.schema import build_config, options_of
 from verl_sara.core import SaraError, SlotStatus
@@ -81,6 +83,7 @@ class SaraAgentLoopWorker(plain_worker_class()):  # type: ignore[misc]
         options = options_of(self.config)
         self.sara = build_config(options)
         self.coordinator = coordinator_actor(options, {})
+        self.mailbox = Mailbox(self.coordinator, uuid.uuid4().hex)
 
     async def _run_prompt(
         self, prompt: dict[str, Any], sampling_params: dict[str, Any], trajectory: dict[str, Any], trace: bool = False
@@ -106,20 +109,25 @@ class SaraAgentLoopWorker(plain_worker_class()):  # type: ignore[misc]
 
     async def _serve(self, uid: str, rollout: Any) -> int:
         """Runs what is granted to a prompt until its group is closed; returns the failed rollouts."""
-        running: set[asyncio.Task[RolloutResult]] = set()
-        results: list[RolloutResult] = []
-        failures = 0
+        running: set[asyncio.Task[None]] = set()
+        statuses: list[SlotStatus] = []
+
+        async def run(slot: int) -> None:
+            result = await rollout(slot)
+            statuses.append(result.status)
+            self.mailbox.post(uid, result)
+
+        self.mailbox.open(uid)
         try:
-            while (slots := await self.coordinator.exchange.remote(uid, results, not running)) is not None:
-                running |= {asyncio.create_task(rollout(slot)) for slot in slots}
-                done, running = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
-                results = [task.result() for task in done]
-                failures += sum(result.status is not SlotStatus.OK for result in results)
+            while (slots := await self.mailbox.grant(uid)) is not None:
+                running = {task for task in running if not task.done()}
+                running |= {asyncio.create_task(run(slot)) for slot in slots}
         finally:
+            self.mailbox.close(uid)
             for task in running:
                 task.cancel()
             await asyncio.gather(*running, return_exceptions=True)
-        return failures
+        return sum(status is not SlotStatus.OK for status in statuses)
 
     async def _rollout(
         self, slot: int, prompt: dict[str, Any], params: dict[str, Any], trajectory: dict[str, Any], trace: bool

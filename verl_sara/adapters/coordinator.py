@@ -1,7 +1,7 @@
 """The single owner of a step's truth: the core allocator, the ledger file and the transport.
 
 Workers and replay buffer decide nothing. Workers report rollouts and are told which slots to run
-(`exchange`); the buffer is told to fetch prompts or that the step is over (`next_action`).
+(`report`, `collect`); the buffer is told to fetch prompts or that the step is over (`next_action`).
 `Coordinator` is plain asyncio; `coordinator_actor` makes the Ray actor of it.
 """
 
@@ -18,6 +18,7 @@ from verl_sara.core import (
     TRAINED_FATES,
     CommitRate,
     Fate,
+    Grant,
     Group,
     NoCommittedGroup,
     SaraError,
@@ -68,10 +69,10 @@ class StepResult:
 
 
 @dataclass(slots=True)
-class _Waiter:
-    """One prompt's worker: the slots granted and not fetched, and what wakes it."""
+class _Outbox:
+    """What a worker has not fetched yet, by prompt, and what wakes its request."""
 
-    granted: list[int] = field(default_factory=list)
+    messages: dict[str, list[int] | None] = field(default_factory=dict)
     event: asyncio.Event = field(default_factory=asyncio.Event)
 
 
@@ -99,7 +100,9 @@ class Coordinator:
         }
         self.ledger = LedgerWriter(self.config.run_dir, self.config.run_name, header)
         self.step: OpenStep | None = None
-        self._waiters: dict[str, _Waiter] = {}
+        self._outboxes: dict[str, _Outbox] = {}
+        self._owners: dict[str, _Outbox] = {}
+        self._unclaimed: dict[str, list[int]] = {}
         self._changed = asyncio.Event()
         self._fatal = ""
 
@@ -123,7 +126,6 @@ class Coordinator:
         for uid, prompt_id in prompts:
             prior = self.priors.prior_for(prompt_id)
             self.step.allocator.register(uid, prompt_id, prior, audited=self._is_audited(step))
-            self._waiters[uid] = _Waiter()
             self.step.mark(uid, "registered_s")
         if self.config.mode == "collect":
             self._advance(self.step)
@@ -161,40 +163,38 @@ class Coordinator:
 
     # ---- the workers' side --------------------------------------------------------------------
 
-    async def exchange(self, uid: str, results: Sequence[RolloutResult], is_idle: bool) -> list[int] | None:
-        """Takes a prompt's new results and returns the slots to run next.
+    async def report(self, worker: str, results: Sequence[tuple[str, RolloutResult | None]]) -> None:
+        """Takes what returned at a worker; (uid, None) announces that the worker serves a prompt.
 
-        Args:
-          uid: The prompt.
-          results: Rollouts that returned since the last call.
-          is_idle: Whether the worker has nothing of this prompt in flight; if so the call waits.
-
-        Returns:
-          Slot numbers; an empty list if the worker has to wait for its other rollouts; None once the
-          group is closed.
+        Raises:
+          SaraError: If a prompt is not registered in the open step.
         """
         step = self.step
-        if step is None or uid not in step.allocator.groups:
-            raise SaraError(f"prompt {uid} is not registered in the open step")
-        waiter, group = self._waiters[uid], step.allocator.groups[uid]
-        for result in results:
+        unknown = next((uid for uid, _ in results if step is None or uid not in step.allocator.groups), None)
+        if step is None or unknown is not None:
+            raise SaraError(f"prompt {unknown} is not registered in the open step")
+        returned = [(uid, result) for uid, result in results if result is not None]
+        for uid, result in returned:
             self.ledger.returned(step.number, uid, result.slot, result.num_tokens, result.status)
             step.take(uid, result)
-        if self.config.mode == "observe":
-            if not group.slots:
-                self._give(step, uid, step.allocator.grant_whole(uid).slots)
-        elif results:
+        self.ledger.flush()
+        for uid, result in results:
+            if result is None:
+                self._serve(step, uid, self._outbox(worker))
+        if self.config.mode == "collect" and returned:
             self._advance(step)
-        while True:
-            if waiter.granted:
-                granted, waiter.granted = waiter.granted, []
-                return granted
-            if group.is_settled and not step.allocator.will_audit(uid):
-                return None
-            if not is_idle:
-                return []
-            waiter.event.clear()
-            await waiter.event.wait()
+        for uid in {uid for uid, _ in returned}:
+            if step.allocator.groups[uid].is_settled and not step.allocator.will_audit(uid):
+                self._tell(uid, None)
+
+    async def collect(self, worker: str) -> dict[str, list[int] | None]:
+        """Waits until there is something for a worker: slots to run by prompt, None for closed groups."""
+        outbox = self._outbox(worker)
+        while not outbox.messages:
+            outbox.event.clear()
+            await outbox.event.wait()
+        messages, outbox.messages = outbox.messages, {}
+        return messages
 
     async def stop(self, message: str) -> None:
         """Makes the run stop with a message: a fault that no retry mends, such as a non-binary verdict."""
@@ -258,16 +258,38 @@ class Coordinator:
         advice = step.allocator.advance()
         step.refill += advice.refill
         step.is_done = advice.is_done
-        for grant in advice.grants:
-            self._give(step, grant.uid, grant.slots)
+        self._give(step, advice.grants)
         if advice.refill or advice.is_done:
             self._changed.set()
 
-    def _give(self, step: OpenStep, uid: str, slots: range) -> None:
-        self.ledger.launched(step.number, uid, slots)
-        step.mark(uid, "granted_s")
-        self._waiters[uid].granted.extend(slots)
-        self._waiters[uid].event.set()
+    def _give(self, step: OpenStep, grants: Sequence[Grant]) -> None:
+        """Notes grants and sends them to the workers; those of prompts without a worker yet are kept."""
+        for grant in grants:
+            self.ledger.launched(step.number, grant.uid, grant.slots)
+        self.ledger.flush()
+        for grant in grants:
+            step.mark(grant.uid, "granted_s")
+            if grant.uid in self._owners:
+                self._tell(grant.uid, list(grant.slots))
+            else:
+                self._unclaimed.setdefault(grant.uid, []).extend(grant.slots)
+
+    def _serve(self, step: OpenStep, uid: str, outbox: _Outbox) -> None:
+        """Takes note of a prompt's worker and sends what was granted before it came."""
+        self._owners[uid] = outbox
+        if self.config.mode == "observe":
+            self._give(step, [step.allocator.grant_whole(uid)])
+        elif uid in self._unclaimed:
+            self._tell(uid, self._unclaimed.pop(uid))
+
+    def _tell(self, uid: str, slots: list[int] | None) -> None:
+        outbox = self._owners[uid]
+        earlier = outbox.messages.get(uid)
+        outbox.messages[uid] = slots if earlier is None or slots is None else earlier + slots
+        outbox.event.set()
+
+    def _outbox(self, worker: str) -> _Outbox:
+        return self._outboxes.setdefault(worker, _Outbox())
 
     def _hopeless(self, step: OpenStep) -> str:
         """Returns why the step cannot end well, empty if it can: nothing but failures so far."""
@@ -285,9 +307,9 @@ class Coordinator:
         effective = sum(fate is Fate.TRAINED for fate in fates.values())
         self.empty_steps = 0 if effective else self.empty_steps + 1
         self.step = None
-        for waiter in self._waiters.values():
-            waiter.event.set()
-        self._waiters = {}
+        for uid in self._owners:
+            self._tell(uid, None)
+        self._owners, self._unclaimed = {}, {}
         split = self._split(step)
         if not trained or self.empty_steps >= self.config.max_empty_steps:
             raise NoCommittedGroup(
@@ -340,13 +362,13 @@ def coordinator_actor(options: Mapping[str, Any], versions: Mapping[str, str]) -
     """Returns the handle of this job's coordinator actor, made on the first call.
 
     Its name holds the job's id, so that two runs on one Ray cluster never share it. It reserves no CPU,
-    and every prompt of a step may wait in a call of its own.
+    and every worker and the buffer may wait in a call of its own.
     """
     import ray
 
     name = f"verl_sara_coordinator_{ray.get_runtime_context().get_job_id()}"
     return (
         ray.remote(Coordinator)
-        .options(name=name, get_if_exists=True, num_cpus=0, max_concurrency=1_000_000)
+        .options(name=name, get_if_exists=True, num_cpus=0, max_concurrency=10_000)
         .remote(dict(options), dict(versions))
     )

@@ -41,12 +41,16 @@ class LedgerWriter:
                 attempt += 1
 
     def launched(self, step: int, uid: str, slots: Sequence[int]) -> None:
-        """Notes rollouts that are about to run."""
+        """Notes rollouts that are about to run; safe after the next `flush`."""
         self._note({"step": step, "uid": uid, "launched": list(slots)})
 
     def returned(self, step: int, uid: str, slot: int, tokens: int, status: SlotStatus) -> None:
-        """Notes one rollout that came back."""
+        """Notes one rollout that came back; safe after the next `flush`."""
         self._note({"step": step, "uid": uid, "slot": slot, "tokens": tokens, "status": status.value})
+
+    def flush(self) -> None:
+        """Hands what was noted to the operating system: it survives the end of this process."""
+        self._journal.flush()
 
     def write_step(self, groups: Sequence[Record], step: Record, num_launched: int) -> Record:
         """Writes the lines of a finished step and empties the journal.
@@ -84,4 +88,3 @@ class LedgerWriter:
 
     def _note(self, record: Record) -> None:
         self._journal.write(json.dumps(record, separators=(",", ":")) + "\n")
-        self._journal.flush()

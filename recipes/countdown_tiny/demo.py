@@ -148,8 +148,8 @@ def main() -> None:
 
     out, arms = args.out.resolve(), args.arms.split()
     show_pool(prepare(ROOT / ".cache/countdown_tiny"))
-    shutil.rmtree(out, ignore_errors=True)
     for arm in arms:
+        shutil.rmtree(out / arm, ignore_errors=True)
         seconds = run_arm(arm, out / arm, args.steps, args.seed, extra)
         print(f"[{arm}] done in {seconds:.0f} s", flush=True)
     folders = {arm: out / arm for arm in arms}

@@ -39,7 +39,8 @@ class Behaviour:
       passed: Outcome if `info` is None.
       tokens: Length of the response; 0 = empty.
       delay_s: Seconds of generation.
-      generate: Exception text if generation fails, "hang" = never returns.
+      generate: Exception text if generation fails, a ConnectionError if it speaks of "lost"; "hang" = never
+        returns.
       grade: Exception text if the reward raises, "hang" = never returns.
       times: How many attempts the faults last; later ones succeed.
     """
@@ -83,7 +84,7 @@ class ScriptedLoop:
         if behaviour.generate and self.attempts[key] <= behaviour.times:
             if behaviour.generate == "hang":
                 await asyncio.sleep(3600)
-            raise RuntimeError(behaviour.generate)
+            raise (ConnectionError if "lost" in behaviour.generate else RuntimeError)(behaviour.generate)
         return AgentLoopOutput(
             prompt_ids=[1, 2, 3],
             response_ids=[5] * behaviour.tokens,
@@ -207,6 +208,7 @@ class Host:
             sampler.sampler_kwargs.update(self.options)
         OmegaConf.resolve(sampler)
         CARRIED.coordinator, CARRIED.restored = {}, None
+        CARRIED.observe = CARRIED.num_free = None
         from verl.utils.import_utils import load_extern_object
 
         buffer_class = load_extern_object(sampler.custom_sampler.path, sampler.custom_sampler.name)

@@ -121,7 +121,7 @@ def finish_step(one, batch, mixed):
             return GroupEvidence(name, 8, 4, 8, "effective", 1.0)
         return GroupEvidence(name, 5, 0, 8, "abandoned", 1 / 3)
 
-    return CARRIED.end_step({}, [evidence(name) for name in batch["prompt_id"]])
+    return CARRIED.end_step({}, [evidence(name) for name in batch["prompt_id"]], [])
 
 
 @pytest.mark.parametrize("selection", ["uniform", "dps", "mopps"])

@@ -67,6 +67,7 @@ def test_failing_rollouts_drop_their_group_and_are_counted(host):
     ledger = h.ledger()
     failed = [group for group in ledger.groups if group["fate"] == "failed"]
     assert failed and all("grader_error" in group["slots"]["status"] for group in failed)
+    assert all(tokens == 3 for group in failed for tokens in group["slots"]["tokens"]), "graded or not, they were paid"
     assert all(set(g["slots"]["status"]) == {"ok"} for g in ledger.groups if g["fate"] == "trained")
 
 
@@ -74,7 +75,7 @@ def test_a_lost_rollout_is_retried_in_its_slot(host):
     from tests.adapters.scripted import Behaviour, draw
 
     def script(prompt, slot):
-        return Behaviour(passed=draw(prompt, slot) < 0.5, generate="server lost", times=2)
+        return Behaviour(passed=draw(prompt, slot) < 0.5, generate="connection lost", times=2)
 
     h = host("+sara=paper", script=script)
     batch, _ = h.run_step()
@@ -202,3 +203,49 @@ def test_rows_that_transferqueue_lost_stop_the_run(host):
     h.buffer._sync_metadata_from_transfer_queue = lose_one
     with pytest.raises(StalledError, match=r"TransferQueue lost rollouts \[3\] of prompt"):
         h.run_step()
+
+
+def test_an_error_that_may_depend_on_the_outcome_is_not_resampled(host):
+    from tests.adapters.scripted import Behaviour, draw
+
+    def script(prompt, slot):
+        return Behaviour(passed=draw(prompt, slot) < 0.5, generate="odd tool call" if prompt == "p0" else "", times=1)
+
+    h = host("+sara=paper", script=script)
+    h.run_step()
+    group = next(g for g in h.ledger().groups if g["prompt_id"] == "p0")
+    assert group["fate"] == "failed" and set(group["slots"]["status"]) == {"error"}
+
+
+def test_uniform_goes_on_over_saturated_steps(host):
+    from tests.adapters.scripted import Behaviour
+
+    h = host("+sara=uniform", script=lambda prompt, slot: Behaviour(passed=True))
+    for _ in range(4):
+        batch, _ = h.run_step()
+        h.end_step(batch)
+        assert len(sessions(batch)) == 4
+
+
+def test_verls_own_filter_stops_for_a_verdict_that_is_not_binary(host):
+    from tests.adapters.scripted import Behaviour
+    from verl_sara.adapters.replay_buffer import StalledError
+
+    h = host("+sara=verl_ds", script=lambda prompt, slot: Behaviour(info={"score": 0.1, "acc": 0.1}))
+    with pytest.raises(StalledError, match=r"acc is 0\.1"):
+        h.run_step()
+
+
+def test_a_step_that_needs_more_prompts_than_there_are_ends_as_exhausted(host, capfd):
+    from tests.adapters.scripted import Behaviour
+    from verl_sara.adapters.carried import CARRIED
+
+    h = host("+sara=paper", script=lambda prompt, slot: Behaviour(passed=prompt == "p1" and slot == 0))
+    CARRIED.num_free = lambda: 10 - h.position
+    try:
+        batch, metrics = h.run_step()
+    finally:
+        CARRIED.num_free = None
+    h.end_step(batch)
+    assert len(sessions(batch)) == 1 and metrics["sara/prompts_visited_total"] == 10
+    assert "no prompt was left" in capfd.readouterr().out

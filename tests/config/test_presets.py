@@ -94,6 +94,9 @@ def test_presets_set_only_our_options_and_known_keys_of_verl(composed):
         ("actor_rollout_ref.actor.ppo_mini_batch_size=6", "no multiple of .* 6; nearest .*: 4, 8"),
         ("trainer.n_gpus_per_node=5", "128 rows do not divide among 5 GPUs; nearest train_batch_size: 15 or 20"),
         ("data.train_batch_size=64", "hold 32 prompts, data.train_batch_size is 64"),
+        ("data.val_files=${data.train_files}", "data.val_files are data.train_files"),
+        ("trainer.v1.sampler.custom_sampler.name=ObservingReplayBuffer", "ObservingReplayBuffer; allowed with SARA"),
+        ("critic.ppo_mini_batch_size=7", "critic.ppo_mini_batch_size is 7; allowed: a divisor"),
         ("data.train_files=/nowhere.parquet", "/nowhere.parquet does not exist"),
     ],
 )

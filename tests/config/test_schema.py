@@ -61,6 +61,12 @@ def test_the_correction_is_refused_where_the_keep_probability_is_unknown(option)
         build_config({**BASE, "importance_correction": "horvitz_thompson", **option})
 
 
+@pytest.mark.parametrize("option", [{"rule": "threshold"}, {"rule": "full", "audit_fraction": 0.1}])
+def test_observing_takes_no_decisions(option):
+    with pytest.raises(ConfigError, match="mode is 'observe' with rule"):
+        build_config({**BASE, "mode": "observe", **option})
+
+
 def rule_of(config):
     return config.stopping_rule(config.running_yield())
 

@@ -45,8 +45,8 @@ def run_dir(tmp_path_factory):
     try:
         tracker = folder / "latest_checkpointed_iteration.txt"
         wait_for(lambda: tracker.exists() and tracker.read_text() == "2", first, log)
-        journal = folder / "sara/journal.attempt-1.jsonl"
-        wait_for(lambda: '"step":3' in journal.read_text(), first, log)
+        files = [folder / f"sara/{name}.attempt-1.jsonl" for name in ("journal", "ledger")]
+        wait_for(lambda: any('"step":3' in file.read_text() for file in files), first, log)
         for pid in demo_members(first.pid):
             os.kill(pid, signal.SIGKILL)
     finally:

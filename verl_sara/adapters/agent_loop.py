@@ -8,6 +8,7 @@ Validation runs verl's code unchanged.
 import asyncio
 import logging
 import numbers
+import time
 import uuid
 from collections.abc import Coroutine
 from typing import Any
@@ -15,7 +16,7 @@ from typing import Any
 import numpy as np
 import ray
 import transfer_queue as tq
-from ray.exceptions import RayTaskError
+from ray.exceptions import RayError, RayTaskError
 from tensordict import TensorDict
 from verl.experimental.agent_loop import AgentLoopOutput
 from verl.trainer.ppo.v1.agent_loop_tq import AgentLoopManagerTQ, apply_greedy_sampling_params
@@ -83,6 +84,8 @@ class SaraAgentLoopWorker(plain_worker_class()):  # type: ignore[misc]
         options = options_of(self.config)
         self.sara = build_config(options)
         self.coordinator = coordinator_actor(options, {})
+        # (uid, slot) -> tokens generated so far, lost attempts included, and tokens of the prompt
+        self.generated: dict[tuple[str, int], tuple[int, int]] = {}
         self.mailbox = Mailbox(self.coordinator, uuid.uuid4().hex)
 
     async def _run_prompt(
@@ -92,20 +95,22 @@ class SaraAgentLoopWorker(plain_worker_class()):  # type: ignore[misc]
             await super()._run_prompt(prompt, sampling_params, trajectory, trace)
             return
         uid = prompt["uid"]
-        await tq.async_kv_put(key=uid, partition_id="train", tag={"status": "running"})
         prompt.pop("__rollout_n__", None)
         params = dict(sampling_params)
         if not prompt.pop("__do_sample__", True):
             apply_greedy_sampling_params(params)
+        status = "failure"
         try:
+            if self.sara.mode == "observe":
+                await tq.async_kv_put(key=uid, partition_id="train", tag={"status": "running"})
             failures = await self._serve(uid, lambda slot: self._rollout(slot, prompt, params, trajectory, trace))
+            status = "failure" if failures else "finished"
         except Exception as error:
             logger.exception("prompt %s: %s", uid, error)
             await self.coordinator.stop.remote(f"prompt {uid}: {type(error).__name__}: {error}")
-            return
-        if self.sara.mode == "observe":
-            status = "failure" if failures else "finished"
-            await tq.async_kv_put(key=uid, partition_id="train", tag={"status": status})
+        finally:
+            if self.sara.mode == "observe":  # verl's own buffer waits for the tag
+                await tq.async_kv_put(key=uid, partition_id="train", tag={"status": status})
 
     async def _serve(self, uid: str, rollout: Any) -> int:
         """Runs what is granted to a prompt until its group is closed; returns the failed rollouts."""
@@ -132,27 +137,35 @@ class SaraAgentLoopWorker(plain_worker_class()):  # type: ignore[misc]
     async def _rollout(
         self, slot: int, prompt: dict[str, Any], params: dict[str, Any], trajectory: dict[str, Any], trace: bool
     ) -> RolloutResult:
-        """Generates and grades one rollout. Retries what cannot depend on the outcome; never raises."""
-        spent = 0
-        for attempt in range(self.sara.max_retries + 1):
+        """Generates and grades one rollout; never raises.
+
+        Only what cannot depend on the outcome, a lost server or worker, is retried, in the same slot. In
+        mode "observe" nothing is retried or timed out, as in verl.
+        """
+        observes, started, error = self.sara.mode == "observe", time.monotonic(), ""
+        timeout = None if observes else self.sara.rollout_timeout_s
+        key, status = (prompt["uid"], slot), SlotStatus.LOST
+        for attempt in range(1 if observes else self.sara.max_retries + 1):
             try:
-                run = self._run_agent_loop(
-                    dict(params), trajectory=trajectory, trace=trace, session_id=slot, **prompt
-                )
-                passed, tokens, prompt_tokens = await asyncio.wait_for(run, self.sara.rollout_timeout_s)
-                return RolloutResult(slot, SlotStatus.OK, passed, spent + tokens, prompt_tokens)
+                run = self._run_agent_loop(dict(params), trajectory=trajectory, trace=trace, session_id=slot, **prompt)
+                passed = await asyncio.wait_for(run, timeout)
+                return RolloutResult(slot, SlotStatus.OK, passed, *self.generated.pop(key, (0, 0)))
             except asyncio.TimeoutError:
-                error = f"no answer within rollout_timeout_s = {self.sara.rollout_timeout_s:g} s"
-                return RolloutResult(slot, SlotStatus.TIMEOUT, None, spent, error=error)
+                waited = time.monotonic() - started
+                status, error = SlotStatus.TIMEOUT, f"no answer after {waited:.1f} s (rollout_timeout_s is {timeout})"
             except GradingError as failure:
-                return RolloutResult(slot, SlotStatus.GRADER_ERROR, None, spent, error=str(failure))
+                status, error = SlotStatus.GRADER_ERROR, str(failure)
             except VerdictError as failure:
-                await self.coordinator.stop.remote(str(failure))
-                return RolloutResult(slot, SlotStatus.GRADER_ERROR, None, spent, error=str(failure))
-            except Exception as failure:
+                status, error = SlotStatus.GRADER_ERROR, str(failure)
+                await self.coordinator.stop.remote(error)
+            except (RayError, OSError) as failure:
                 error = f"{type(failure).__name__}: {failure}"
                 logger.warning("prompt %s slot %d attempt %d: %s", prompt["uid"], slot, attempt, error)
-        return RolloutResult(slot, SlotStatus.LOST, None, spent, error=error)
+                continue
+            except Exception as failure:
+                status, error = SlotStatus.ERROR, f"{type(failure).__name__}: {failure}"
+            break
+        return RolloutResult(slot, status, None, *self.generated.pop(key, (0, 0)), error=error)
 
     async def _compute_score(self, outputs: list[AgentLoopOutput], kwargs: dict[str, Any]) -> None:
         """Grades as verl does, and once more if the reward function raised."""
@@ -166,26 +179,29 @@ class SaraAgentLoopWorker(plain_worker_class()):  # type: ignore[misc]
 
     async def _agent_loop_postprocess(
         self, output: AgentLoopOutput | list[AgentLoopOutput], validate: bool, **kwargs: Any
-    ) -> tuple[bool, int, int] | None:
-        """Stores the rollout as verl does and returns (passed, tokens, prompt tokens) of a training one."""
+    ) -> bool | None:
+        """Stores the rollout as verl does and returns whether a training one passed."""
         if validate:
             await super()._agent_loop_postprocess(output, validate, **kwargs)
             return None
         outputs = output if isinstance(output, list) else [output]
         if not outputs:
             raise SaraError("the agent loop returned no output")
+        key = (kwargs["uid"], kwargs["session_id"])
+        tokens, _ = self.generated.get(key, (0, 0))
+        tokens += sum(int(sum(one.response_mask)) for one in outputs)
+        self.generated[key] = tokens, len(outputs[0].prompt_ids)
         for one in outputs:
             self._keep_row(one)
         await self._store(super()._agent_loop_postprocess(output, validate, **kwargs), outputs[-1])
         final = outputs[-1]
-        passed = read_outcome(
+        return read_outcome(
             final.reward_score,
             final.extra_fields.get("reward_extra_info"),
             key=self.sara.verdict_key,
             threshold=self.sara.success_threshold,
             data_source=kwargs.get("data_source"),
         )
-        return passed, sum(sum(one.response_mask) for one in outputs), len(outputs[0].prompt_ids)
 
     @staticmethod
     async def _store(storing: Coroutine[Any, Any, None], final: AgentLoopOutput) -> None:

@@ -24,7 +24,9 @@ class CarriedState:
       prompts_consumed: Prompts taken from the data set so far, all passes.
       num_prompts: Size of the training set.
       weights: Weight of every group of the present step, by uid, for the weighted estimators.
-      observe: The selector's side of a finished step: takes the evidence, returns its numbers.
+      observe: The selector's side of a finished step: takes evidence and unused prompts, returns its
+        numbers.
+      num_free: How many prompts are not in flight; None where that does not limit a step.
     """
 
     coordinator: State = field(default_factory=dict)
@@ -32,7 +34,8 @@ class CarriedState:
     prompts_consumed: int = 0
     num_prompts: int = 0
     weights: dict[str, float] = field(default_factory=dict)
-    observe: Callable[[Sequence[GroupEvidence]], dict[str, float]] | None = None
+    observe: Callable[[Sequence[GroupEvidence], Sequence[str]], dict[str, float]] | None = None
+    num_free: Callable[[], int] | None = None
 
     SCHEMA = 1
 
@@ -57,13 +60,13 @@ class CarriedState:
         self.coordinator = self.restored = state["coordinator"]
         self.prompts_consumed = state["prompts_consumed"]
 
-    def end_step(self, state: State, evidence: Sequence[GroupEvidence]) -> dict[str, float]:
+    def end_step(self, state: State, evidence: Sequence[GroupEvidence], unused: Sequence[str]) -> dict[str, float]:
         """Takes what a finished step changed and returns the numbers of the data set's side."""
         self.coordinator = state
         numbers: dict[str, float] = {"sara/prompts_drawn": self.prompts_consumed}
         if self.num_prompts:
             numbers["sara/passes"] = self.prompts_consumed / self.num_prompts
-        return numbers | (self.observe(evidence) if self.observe else {})
+        return numbers | (self.observe(evidence, unused) if self.observe else {})
 
     def take_restored(self) -> State | None:
         """Returns the restored state once, then None."""

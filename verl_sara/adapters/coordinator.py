@@ -6,13 +6,14 @@ Workers and replay buffer decide nothing. Workers report rollouts and are told w
 """
 
 import asyncio
+import os
 import random
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from verl_sara.adapters.open_step import OpenStep, RolloutResult, evidence_of
+from verl_sara.adapters.messages import Action, Outbox, StepResult
+from verl_sara.adapters.open_step import OpenStep, RolloutResult, evidence_of, observed_fate
 from verl_sara.config.schema import build_config
 from verl_sara.core import (
     TRAINED_FATES,
@@ -29,51 +30,9 @@ from verl_sara.core import (
 )
 from verl_sara.ledger import LedgerWriter
 from verl_sara.metrics import step_metrics
-from verl_sara.selection.evidence import GroupEvidence
 
 POLL_S = 1.0
 """Longest wait between two looks at the clocks; events wake the waits at once."""
-
-
-@dataclass(frozen=True, slots=True)
-class Action:
-    """What the replay buffer is to do: fetch `refill` prompts, print `report`, raise `error`, or finish."""
-
-    refill: int = 0
-    is_done: bool = False
-    report: str = ""
-    error: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class StepResult:
-    """A finished step.
-
-    Attributes:
-      trained: uids of the groups to train, in dispatch order.
-      sessions: The session numbers that each of them has rows for.
-      metrics: Numbers for verl's logger.
-      state: State that crosses steps.
-      evidence: What every group says about its prompt, for prompt selection.
-      weights: Weight of every trained group in the loss, 1 unless an option says otherwise.
-      report: What the user has to be told, empty if nothing.
-    """
-
-    trained: list[str]
-    sessions: dict[str, list[int]]
-    metrics: dict[str, float]
-    state: dict[str, Any]
-    evidence: list[GroupEvidence]
-    weights: dict[str, float]
-    report: str = ""
-
-
-@dataclass(slots=True)
-class _Outbox:
-    """What a worker has not fetched yet, by prompt, and what wakes its request."""
-
-    messages: dict[str, list[int] | None] = field(default_factory=dict)
-    event: asyncio.Event = field(default_factory=asyncio.Event)
 
 
 class Coordinator:
@@ -100,8 +59,8 @@ class Coordinator:
         }
         self.ledger = LedgerWriter(self.config.run_dir, self.config.run_name, header)
         self.step: OpenStep | None = None
-        self._outboxes: dict[str, _Outbox] = {}
-        self._owners: dict[str, _Outbox] = {}
+        self._outboxes: dict[str, Outbox] = {}
+        self._owners: dict[str, Outbox] = {}
         self._unclaimed: dict[str, list[int]] = {}
         self._changed = asyncio.Event()
         self._fatal = ""
@@ -157,9 +116,28 @@ class Coordinator:
 
     async def finish_observed(self, step: int, fates: Mapping[str, str]) -> StepResult:
         """Ends a step that verl's own buffer decided. Groups without a fate were never finished."""
+        if trouble := await self.trouble(step):
+            raise SaraError(trouble)
         open_step = self._open(step)
-        own = open_step.allocator.finish()
-        return self._close(open_step, {uid: Fate(fates.get(uid, own[uid].value)) for uid in own})
+        open_step.allocator.finish()
+        groups = open_step.allocator.groups
+        return self._close(open_step, {uid: observed_fate(group, fates.get(uid)) for uid, group in groups.items()})
+
+    async def trouble(self, step: int) -> str:
+        """Returns why a step cannot end well, empty if it can: for a buffer that decides itself."""
+        open_step = self._open(step)
+        if self._fatal or (error := self._hopeless(open_step)):
+            return self._fatal or error
+        if open_step.idle > self.config.stall_deadline_s:
+            return f"no progress within stall_deadline_s; {open_step.describe()}"
+        return ""
+
+    async def end_refills(self, step: int) -> None:
+        """Takes note that the data set has no further prompt that is not in flight."""
+        open_step = self._open(step)
+        open_step.ran_dry = True
+        open_step.allocator.end_refills()
+        self._advance(open_step)
 
     # ---- the workers' side --------------------------------------------------------------------
 
@@ -169,19 +147,23 @@ class Coordinator:
         Raises:
           SaraError: If a prompt is not registered in the open step.
         """
-        step = self.step
-        unknown = next((uid for uid, _ in results if step is None or uid not in step.allocator.groups), None)
+        step, outbox = self.step, self._outbox(worker)
+        returned = [(uid, result) for uid, result in results if result is not None]
+        for uid in [uid for uid, result in results if result is None]:
+            if step is not None and uid in step.allocator.groups:
+                self._serve(step, uid, outbox)
+            else:  # its step ended before its worker came to it
+                outbox.tell(uid, None)
+        unknown = next((uid for uid, _ in returned if step is None or uid not in step.allocator.groups), None)
+        if not returned:
+            return
         if step is None or unknown is not None:
             raise SaraError(f"prompt {unknown} is not registered in the open step")
-        returned = [(uid, result) for uid, result in results if result is not None]
         for uid, result in returned:
             self.ledger.returned(step.number, uid, result.slot, result.num_tokens, result.status)
             step.take(uid, result)
         self.ledger.flush()
-        for uid, result in results:
-            if result is None:
-                self._serve(step, uid, self._outbox(worker))
-        if self.config.mode == "collect" and returned:
+        if self.config.mode == "collect":
             self._advance(step)
         for uid in {uid for uid, _ in returned}:
             if step.allocator.groups[uid].is_settled and not step.allocator.will_audit(uid):
@@ -245,11 +227,11 @@ class Coordinator:
         if step.age > self.config.max_step_s and not step.is_done:
             step.allocator.end_admission()
             self._advance(step)
+        if step.is_done:
+            return Action(is_done=True)
         if step.refill:
             refill, step.refill = step.refill, 0
             return Action(refill=refill)
-        if step.is_done:
-            return Action(is_done=True)
         if step.idle > self.config.stall_deadline_s:
             return Action(error=f"no progress within stall_deadline_s; {step.describe()}")
         return None
@@ -274,7 +256,7 @@ class Coordinator:
             else:
                 self._unclaimed.setdefault(grant.uid, []).extend(grant.slots)
 
-    def _serve(self, step: OpenStep, uid: str, outbox: _Outbox) -> None:
+    def _serve(self, step: OpenStep, uid: str, outbox: Outbox) -> None:
         """Takes note of a prompt's worker and sends what was granted before it came."""
         self._owners[uid] = outbox
         if self.config.mode == "observe":
@@ -283,29 +265,27 @@ class Coordinator:
             self._tell(uid, self._unclaimed.pop(uid))
 
     def _tell(self, uid: str, slots: list[int] | None) -> None:
-        outbox = self._owners[uid]
-        earlier = outbox.messages.get(uid)
-        outbox.messages[uid] = slots if earlier is None or slots is None else earlier + slots
-        outbox.event.set()
+        self._owners[uid].tell(uid, slots)
 
-    def _outbox(self, worker: str) -> _Outbox:
-        return self._outboxes.setdefault(worker, _Outbox())
+    def _outbox(self, worker: str) -> Outbox:
+        return self._outboxes.setdefault(worker, Outbox())
 
     def _hopeless(self, step: OpenStep) -> str:
         """Returns why the step cannot end well, empty if it can: nothing but failures so far."""
         failures = step.failures()
-        if failures >= self.config.batch_size and failures == step.statuses.total():
+        if failures >= max(self.config.batch_size, self.config.group_size) and failures == step.statuses.total():
             return f"all {failures} rollouts of step {step.number} failed; the last one: {step.last_error}"
         return ""
 
     def _close(self, step: OpenStep, fates: Mapping[str, Fate]) -> StepResult:
         allocator = step.allocator
-        line = self.ledger.write_step(step.records(dict(fates)), step.summary(), allocator.num_launched)
+        line = self.ledger.write_step(step.records(dict(fates)), step.summary(fates), allocator.num_launched)
         self.commit_rate.end_step(*allocator.num_decided())
         learn(allocator.groups.values(), self.priors, self.running_yield)
         trained = [uid for uid, fate in fates.items() if fate in TRAINED_FATES]
         effective = sum(fate is Fate.TRAINED for fate in fates.values())
-        self.empty_steps = 0 if effective else self.empty_steps + 1
+        is_selective = self.config.mode == "collect" and not self.config.keep_saturated
+        self.empty_steps = self.empty_steps + 1 if is_selective and not effective else 0
         self.step = None
         for uid in self._owners:
             self._tell(uid, None)
@@ -317,14 +297,6 @@ class Coordinator:
                 f"too hard or too easy for the model, or the budget of {allocator.settings.max_rollouts} rollouts "
                 f"a step too small{'; last failure: ' + step.last_error if step.last_error else ''}"
             )
-        report = ""
-        if step.failures() > 0.01 * max(1, step.statuses.total()):
-            report = f"{step.failures()} of {step.statuses.total()} rollouts failed; the last one: {step.last_error}"
-        elif self.config.collect == "effective_groups" and len(trained) < self.config.batch_size:
-            report = (
-                f"{len(trained)} of {self.config.batch_size} groups at the end of the budget ({split}); with "
-                "token-mean aggregation they still get a full optimizer step"
-            )
         return StepResult(
             trained=trained,
             sessions={uid: self._sessions(allocator, uid) for uid in trained},
@@ -332,8 +304,25 @@ class Coordinator:
             state=self.state(),
             evidence=[evidence_of(group) for group in allocator.groups.values()],
             weights={uid: self._weight(allocator.groups[uid], len(trained)) for uid in trained},
-            report=report,
+            unused=[group.prompt_id for group in allocator.groups.values() if not group.slots],
+            report="; ".join(self._alarms(step, line, effective)),
         )
+
+    def _alarms(self, step: OpenStep, line: Mapping[str, Any], effective: int) -> Iterator[str]:
+        """Yields what a user has to know of a finished step."""
+        total, allocator = step.statuses.total(), step.allocator
+        if step.failures() > 0.01 * total:
+            yield f"{step.failures()} of {total} rollouts failed; the last one: {step.last_error}"
+        if total and line["accuracy_launched"] == 0.0:
+            yield f"not one of {total} rollouts passed in step {step.number}: is the reward right?"
+        is_selective = self.config.mode == "collect" and not self.config.keep_saturated
+        is_short = effective < self.config.batch_size and self.config.collect == "effective_groups"
+        if is_selective and is_short and allocator.is_exhausted:
+            why = "no prompt was left" if step.ran_dry else f"{allocator.num_launched} rollouts, {step.age:.0f} s"
+            yield (
+                f"{effective} of {self.config.batch_size} effective groups when the step had to end ({why}; "
+                f"{self._split(step)}); with token-mean aggregation it still gets a full optimizer step"
+            )
 
     def _weight(self, group: Group, num_trained: int) -> float:
         weight = 1.0
@@ -361,14 +350,20 @@ class Coordinator:
 def coordinator_actor(options: Mapping[str, Any], versions: Mapping[str, str]) -> Any:
     """Returns the handle of this job's coordinator actor, made on the first call.
 
+    The first caller is the trainer's replay buffer; the actor, and so the ledger, stays on its node.
     Its name holds the job's id, so that two runs on one Ray cluster never share it. It reserves no CPU,
     and every worker and the buffer may wait in a call of its own.
     """
     import ray
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+    here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
+    options = {**options, "run_dir": os.path.abspath(options["run_dir"])}
     name = f"verl_sara_coordinator_{ray.get_runtime_context().get_job_id()}"
     return (
         ray.remote(Coordinator)
-        .options(name=name, get_if_exists=True, num_cpus=0, max_concurrency=10_000)
+        .options(
+            name=name, get_if_exists=True, num_cpus=0, max_concurrency=10_000, scheduling_strategy=here
+        )
         .remote(dict(options), dict(versions))
     )

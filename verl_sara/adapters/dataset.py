@@ -66,6 +66,7 @@ class SaraDataset(RLHFDataset):
         self.ids = number_duplicates([self._identity(row) for row in self.dataframe])
         self.selector = build_selection(dict(options.get("selection", {})), self.ids)
         CARRIED.num_prompts, CARRIED.observe = len(self), self._end_step
+        CARRIED.num_free = self._num_free if self.selector is not None else None
 
     def _identity(self, row: dict[str, Any]) -> str:
         truth = row.get("reward_model")
@@ -81,11 +82,16 @@ class SaraDataset(RLHFDataset):
         CARRIED.prompts_consumed += 1
         return {**super().__getitem__(item), "prompt_id": self.ids[item]}
 
-    def _end_step(self, evidence: Sequence[GroupEvidence]) -> dict[str, float]:
+    def _num_free(self) -> int:
+        assert self.selector is not None
+        return len(self) - len(self.selector.in_flight())
+
+    def _end_step(self, evidence: Sequence[GroupEvidence], unused: Sequence[str]) -> dict[str, float]:
         """Teaches the selector what a finished step showed and returns its numbers."""
         if self.selector is None:
             return {}
-        self.selector.observe(evidence)
+        self.selector.release(unused)
+        self.selector.observe([one for one in evidence if one.prompt_id not in set(unused)])
         self.selector.end_step()
         return self.selector.metrics()
 

@@ -2,10 +2,11 @@
 
 import time
 from collections import Counter
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from verl_sara.core import Fate, Group, Phase, SlotStatus, StepAllocator, Verdict, prob_effective
+from verl_sara.core import TRAINED_FATES, Fate, Group, Phase, SlotStatus, StepAllocator, Verdict, prob_effective
 from verl_sara.ledger import Record, group_record
 from verl_sara.selection.evidence import GroupEvidence
 
@@ -44,6 +45,7 @@ class OpenStep:
       is_done: True once the allocator says so.
       statuses: Rollouts by how they ended.
       last_error: Text of the last failure.
+      ran_dry: Whether the data set had no further prompt that was not in flight.
     """
 
     number: int
@@ -54,6 +56,7 @@ class OpenStep:
     is_done: bool = False
     statuses: Counter[SlotStatus] = field(default_factory=Counter)
     last_error: str = ""
+    ran_dry: bool = False
     prompt_tokens: dict[str, int] = field(default_factory=dict)
     times: dict[str, dict[str, float]] = field(default_factory=dict)
 
@@ -80,7 +83,7 @@ class OpenStep:
             self.allocator.fail(uid, result.slot, result.status, result.num_tokens)
             self.last_error = result.error
         self.statuses[result.status] += 1
-        self.prompt_tokens[uid] = result.prompt_tokens
+        self.prompt_tokens[uid] = max(result.prompt_tokens, self.prompt_tokens.get(uid, 0))
         self.mark(uid, "first_result_s")
         group = self.allocator.groups[uid]
         if group.verdict is not Verdict.NONE:
@@ -105,8 +108,12 @@ class OpenStep:
             for uid, group in self.allocator.groups.items()
         ]
 
-    def summary(self) -> Record:
+    def summary(self, fates: Mapping[str, Fate]) -> Record:
         """Returns the step's own numbers for its ledger line."""
+        groups = self.allocator.groups
+        trained = [groups[uid] for uid, fate in fates.items() if fate in TRAINED_FATES]
+        settings = self.allocator.settings
+        rows = sum(group.num_launched for group in trained)
         committed, decided = self.allocator.num_decided()
         return {
             "step": self.number,
@@ -116,6 +123,9 @@ class OpenStep:
             "commit_rate": committed / decided if decided else 0.0,
             "is_exhausted": self.allocator.is_exhausted,
             "collect_s": round(self.age, 3),
+            "accuracy_launched": accuracy(groups.values()),
+            "accuracy_trained": accuracy(trained),
+            "padding_rows": -rows % (settings.mini_batch_size * settings.group_size),
             "statuses": {status.value: count for status, count in self.statuses.items()},
         }
 
@@ -130,6 +140,26 @@ class OpenStep:
             f"step {self.number}: {self.allocator.num_in_flight} rollouts in flight, groups {counts}, "
             f"no progress for {self.idle:.0f} s; waiting for: {oldest}"
         )
+
+
+def accuracy(groups: Iterable[Group]) -> float | None:
+    """Returns passes / graded rollouts, None without any."""
+    groups = list(groups)
+    passed, failed = sum(g.num_successes for g in groups), sum(g.num_failures for g in groups)
+    return passed / (passed + failed) if passed + failed else None
+
+
+def observed_fate(group: Group, fate: str | None) -> Fate:
+    """Returns the fate of a group that verl's buffer decided, None = it never came to it.
+
+    verl's filter lets groups with a failed rollout through whatever their outcomes are; trained but
+    one-sided, they count as saturated.
+    """
+    if fate is None:
+        return Fate.FAILED if group.phase is Phase.FAILED else Fate.UNDECIDED
+    if fate == Fate.TRAINED.value and not group.is_mixed:
+        return Fate.SATURATED_TRAINED
+    return Fate(fate)
 
 
 def evidence_of(group: Group) -> GroupEvidence:

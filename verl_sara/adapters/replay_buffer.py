@@ -12,7 +12,8 @@ from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer
 from verl_sara.adapters import estimators  # noqa: F401  (registers them)
 from verl_sara.adapters.carried import CARRIED
 from verl_sara.adapters.compat import check_installation
-from verl_sara.adapters.coordinator import StepResult, coordinator_actor
+from verl_sara.adapters.coordinator import coordinator_actor
+from verl_sara.adapters.messages import StepResult
 from verl_sara.config.schema import build_config, plain_options
 from verl_sara.core import ConfigError, Fate, SaraError
 
@@ -64,9 +65,17 @@ class SaraReplayBuffer(ReplayBuffer):
             if action.report:
                 print(f"verl_sara: {action.report}", flush=True)
             if action.refill:
-                self.refill_fn(action.refill)
+                self._refill(step, action.refill)
             if action.is_done:
                 return
+
+    def _refill(self, step: int, count: int) -> None:
+        """Fetches fresh prompts, as many as there are that are not in flight."""
+        free = count if CARRIED.num_free is None else min(count, CARRIED.num_free())
+        if free:
+            self.refill_fn(free)
+        if free < count:
+            ray.get(self.coordinator.end_refills.remote(step))
 
     @staticmethod
     def _keep(result: StepResult) -> dict[str, float]:
@@ -74,7 +83,7 @@ class SaraReplayBuffer(ReplayBuffer):
         if result.report:
             print(f"verl_sara: {result.report}", flush=True)
         CARRIED.weights = result.weights
-        return result.metrics | CARRIED.end_step(result.state, result.evidence)
+        return result.metrics | CARRIED.end_step(result.state, result.evidence, result.unused)
 
     def _take(self, partition_id: str, result: StepResult) -> KVBatchMeta:
         """Clears everything but the trained groups and returns those, every row accounted for."""
@@ -100,6 +109,7 @@ class ObservingReplayBuffer(SaraReplayBuffer):
 
     def __init__(self, **kwargs: Any) -> None:
         self.fates: dict[str, str] = {}
+        self.step = 0
         super().__init__(**kwargs)
 
     def _verl_arguments(self, kwargs: dict[str, Any]) -> dict[str, Any]:
@@ -115,10 +125,16 @@ class ObservingReplayBuffer(SaraReplayBuffer):
         """Returns what verl's buffer returns, with the step's numbers added."""
         if partition_id == "val":
             return ReplayBuffer.sample(self, global_steps, partition_id, batch_size)
-        self.fates = {}
+        self.fates, self.step = {}, global_steps
         batch, metrics = ReplayBuffer.sample(self, global_steps, partition_id, batch_size)
         result = ray.get(self.coordinator.finish_observed.remote(global_steps, self.fates))
         return batch, metrics | self._keep(result)
+
+    def _wait_for_next_poll(self, partition_id: str, last_debug_time: float) -> float:
+        """Waits as verl does, but not for a step that cannot end."""
+        if partition_id != "val" and (trouble := ray.get(self.coordinator.trouble.remote(self.step))):
+            raise StalledError(f"verl_sara: {trouble}")
+        return super()._wait_for_next_poll(partition_id, last_debug_time)
 
     def _evict_terminal_groups(self, global_steps: int, partition_id: str, eviction_reasons: Any) -> Any:
         if partition_id != "val":

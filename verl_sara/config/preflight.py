@@ -26,7 +26,10 @@ class SaraPreflight(Callback):
 
     def on_job_start(self, config: DictConfig, **kwargs: Any) -> None:
         """Checks the composed config."""
-        problems = list(find_problems(config))
+        try:
+            problems = list(find_problems(config))
+        except Exception as error:  # Hydra would swallow it, and with it every check that was to follow
+            problems = [f"preflight failed: {type(error).__name__}: {error}"]
         if problems:
             for problem in problems:
                 print(f"verl_sara: {problem}", file=sys.stderr, flush=True)
@@ -47,7 +50,7 @@ def find_problems(config: DictConfig) -> Iterator[str]:
         yield str(error)
         return
     yield from _check_keys(config)
-    yield from _check_classes(config)
+    yield from _check_classes(config, options)
     yield from _check_filter(config, options)
     yield from _check_estimator(config, options)
     yield from _check_reward(config)
@@ -68,14 +71,15 @@ def _check_keys(config: DictConfig) -> Iterator[str]:
             yield f"{key} is {value!r}; allowed with SARA: {needed!r} ({why})"
 
 
-def _check_classes(config: DictConfig) -> Iterator[str]:
+def _check_classes(config: DictConfig, options: SaraConfig) -> Iterator[str]:
+    buffer = "ObservingReplayBuffer" if options.mode == "observe" else "SaraReplayBuffer"
     seams = (
         ("data.custom_cls", "verl_sara.adapters.dataset", "SaraDataset"),
-        ("trainer.v1.sampler.custom_sampler", "verl_sara.adapters.replay_buffer", "SaraReplayBuffer"),
+        ("trainer.v1.sampler.custom_sampler", "verl_sara.adapters.replay_buffer", buffer),
     )
     for key, module, base in seams:
         path, name = (OmegaConf.select(config, f"{key}.{part}") for part in ("path", "name"))
-        if str(path) == f"pkg://{module}":
+        if (str(path), str(name)) == (f"pkg://{module}", base):
             continue
         if not _derives(path, name, module, base):
             yield f"{key} is {path}:{name}; allowed with SARA: {module}.{base} or a class derived from it"
@@ -145,6 +149,9 @@ def _check_sizes(config: DictConfig, options: SaraConfig) -> Iterator[str]:
             f"data.train_batch_size is {batch}, no multiple of actor_rollout_ref.actor.ppo_mini_batch_size {mini}; "
             f"nearest mini-batch sizes that divide it: {', '.join(map(str, sorted(near)))}"
         )
+    critic = OmegaConf.select(config, "critic.ppo_mini_batch_size")
+    if OmegaConf.select(config, "algorithm.adv_estimator") == "gae" and critic and batch % int(critic):
+        yield f"critic.ppo_mini_batch_size is {critic}; allowed: a divisor of data.train_batch_size {batch}"
     world = int(config.trainer.n_gpus_per_node) * int(config.trainer.nnodes)
     rows = batch * options.group_size
     if rows % world:
@@ -158,6 +165,8 @@ def _check_sizes(config: DictConfig, options: SaraConfig) -> Iterator[str]:
 
 def _check_data(config: DictConfig, options: SaraConfig) -> Iterator[str]:
     """Missing or too small training files, as far as parquet's metadata tells."""
+    if config.data.train_files == config.data.val_files:
+        yield "data.val_files are data.train_files; allowed: other files, since training rows carry state"
     files = config.data.train_files
     files = [files] if isinstance(files, str) else list(files)
     rows = 0

@@ -144,6 +144,11 @@ class SaraConfig:
         for name in ("verdict_key", "run_dir", "run_name", "preset"):
             if not getattr(self, name).strip():
                 raise ConfigError(f"{name} is empty; allowed: a non-empty text")
+        if self.mode == "observe" and (self.rule != "full" or self.audit_fraction or self.keep_saturated):
+            raise ConfigError(
+                f"mode is 'observe' with rule {self.rule!r}, audit_fraction {self.audit_fraction!r}, keep_saturated "
+                f"{self.keep_saturated!r}; allowed: 'full', 0.0, False, since verl's own buffer decides (+sara=verl_ds)"
+            )
         check_least("min_fail_length", self.min_fail_length, 2)
         for name in ("audit_fraction", "tau_low"):
             value = getattr(self, name)

@@ -83,6 +83,7 @@ class StepAllocator:
     _requested: int = 0
     _round_planned: bool = False
     _deadline_passed: bool = False
+    _no_refills: bool = False
     _finished: bool = False
     _standing: Standing = field(init=False)
 
@@ -141,6 +142,10 @@ class StepAllocator:
         """Whether an abandoned group still has its audit before it."""
         group = self.groups[uid]
         return group.audited and group.phase is Phase.ABANDONED and not self._finished
+
+    def end_refills(self) -> None:
+        """Takes note that the host has no further prompt; what was asked for will not come."""
+        self._requested, self._no_refills = 0, True
 
     def end_admission(self) -> None:
         """Forbids new probes and increments because the host's deadline passed."""
@@ -250,6 +255,8 @@ class StepAllocator:
 
     def _plan_refill(self) -> int:
         """Returns how many fresh prompts to ask for, counting those asked for already."""
+        if self._no_refills:
+            return 0
         on_the_way = self._standing.phases[Phase.WAITING] + self._requested
         room = self._affordable() - on_the_way
         if self.settings.collect == "budget":

@@ -97,6 +97,7 @@ class SlotStatus(str, Enum):
     IN_FLIGHT = "in_flight"
     OK = "ok"
     TIMEOUT = "timeout"
+    ERROR = "error"
     GRADER_ERROR = "grader_error"
     LOST = "lost"
 

@@ -46,12 +46,15 @@ class Ledger:
         return sum(counts["tokens"] for counts in self.lost.values())
 
     def history(self) -> list[Record]:
-        """Returns one step line per step, of its last attempt, ordered: for curves, not for cost."""
-        last: dict[int, Record] = {}
-        for step in self.steps:
-            if step["step"] not in last or step["attempt"] >= last[step["step"]]["attempt"]:
-                last[step["step"]] = step
-        return [last[number] for number in sorted(last)]
+        """Returns one step line per step, ordered: for curves, not for cost.
+
+        A later attempt undoes what earlier ones did from its own first step on.
+        """
+        kept: dict[int, Record] = {}
+        for attempt in sorted({step["attempt"] for step in self.steps}):
+            own = {step["step"]: step for step in self.steps if step["attempt"] == attempt}
+            kept = {number: step for number, step in kept.items() if number < min(own)} | own
+        return [kept[number] for number in sorted(kept)]
 
 
 def ledger_folder(run_dir: str | os.PathLike[str]) -> Path:

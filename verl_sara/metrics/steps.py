@@ -46,6 +46,7 @@ def step_metrics(step: Record) -> dict[str, float]:
         "sara/commit_rate": step["commit_rate"],
         "sara/is_exhausted": float(step["is_exhausted"]),
         "sara/collect_s": step["collect_s"],
+        "sara/padding_rows_total": step.get("padding_rows", 0),
     }
     for unit in ("rollouts", "tokens"):
         for fate in (*Fate, "launched"):
@@ -53,6 +54,9 @@ def step_metrics(step: Record) -> dict[str, float]:
             numbers[f"sara/{unit}_{name}_total"] = _of(step, fate, unit)
         if effective_groups(step):
             numbers[f"sara/{unit}_per_effective_group"] = cost_per_effective_group([step], unit).value
+    for name in ("accuracy_launched", "accuracy_trained"):
+        if step.get(name) is not None:
+            numbers[f"sara/{name}"] = step[name]
     if groups_trained(step):
         numbers["sara/effective_fraction"] = effective_fraction([step]).value
     return numbers

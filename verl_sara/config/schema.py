@@ -109,7 +109,7 @@ class SaraConfig:
     group_completion: Literal["full", "prefix"] = "full"
     schedule: Literal["rounds", "streaming"] = "rounds"
     max_rollouts_per_step: int | None = None
-    refill_margin: float = 0.5
+    refill_margin: float = 0.0
     surplus: Literal["discard", "train"] = "discard"
     on_exhausted: Literal["train_committed", "fill_saturated"] = "train_committed"
     audit_fraction: float = 0.0

@@ -116,8 +116,6 @@ class Coordinator:
 
     async def finish_observed(self, step: int, fates: Mapping[str, str]) -> StepResult:
         """Ends a step that verl's own buffer decided. Groups without a fate were never finished."""
-        if trouble := await self.trouble(step):
-            raise SaraError(trouble)
         open_step = self._open(step)
         open_step.allocator.finish()
         groups = open_step.allocator.groups

@@ -127,14 +127,19 @@ class ObservingReplayBuffer(SaraReplayBuffer):
             return ReplayBuffer.sample(self, global_steps, partition_id, batch_size)
         self.fates, self.step = {}, global_steps
         batch, metrics = ReplayBuffer.sample(self, global_steps, partition_id, batch_size)
+        self._raise_trouble()
         result = ray.get(self.coordinator.finish_observed.remote(global_steps, self.fates))
         return batch, metrics | self._keep(result)
 
     def _wait_for_next_poll(self, partition_id: str, last_debug_time: float) -> float:
         """Waits as verl does, but not for a step that cannot end."""
-        if partition_id != "val" and (trouble := ray.get(self.coordinator.trouble.remote(self.step))):
-            raise StalledError(f"verl_sara: {trouble}")
+        if partition_id != "val":
+            self._raise_trouble()
         return super()._wait_for_next_poll(partition_id, last_debug_time)
+
+    def _raise_trouble(self) -> None:
+        if trouble := ray.get(self.coordinator.trouble.remote(self.step)):
+            raise StalledError(f"verl_sara: {trouble}")
 
     def _evict_terminal_groups(self, global_steps: int, partition_id: str, eviction_reasons: Any) -> Any:
         if partition_id != "val":

@@ -49,6 +49,9 @@ sara_ask() { # QUESTION ...: what `python -m verl_sara.cli.launch` answers about
 # sara_arguments RECIPE [ARMS [SEEDS]] [-- OVERRIDES...]: sets recipe, arm, seed, extra. With several
 # arms and seeds (words in one argument) the task of the job array picks one; the seed changes fastest.
 sara_arguments() {
+  signalled='' # set from here on, acted on in sara_supervise
+  trap 'signalled=USR1' USR1
+  trap 'signalled=TERM' TERM INT
   local -a words=() arms seeds
   while (($#)) && [[ $1 != -- ]]; do
     words+=("$1")
@@ -70,9 +73,6 @@ sara_arguments() {
 # Sets run, attempt, reached, asked, checkpoint; makes and locks the run folder; exports what the recipe needs.
 sara_open_run() {
   local -a facts
-  signalled=''
-  trap 'signalled=USR1' USR1
-  trap 'signalled=TERM' TERM INT
   local answer
   # shellcheck disable=SC1090
   answer=$(sara_ask env) && . /dev/stdin <<<"$answer" || exit 2
@@ -162,7 +162,8 @@ sara_supervise() {
   done
   pkill -KILL -s "$child" 2>/dev/null || true # what is left of verl and the Ray it started
   wait "$child" 2>/dev/null || true
-  trap - USR1 TERM INT
+  trap '' USR1 # the training is over: nothing is left to be put back in the queue
+  trap - TERM INT
   return "$status"
 }
 

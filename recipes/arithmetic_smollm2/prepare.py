@@ -58,7 +58,8 @@ def sums(count: int, seed: int) -> list[tuple[str, int]]:
     draw, found = random.Random(seed), {}
     while len(found) < count:
         sign = draw.choice("++--*")
-        a, b = (draw.randint(2, 12), draw.randint(2, 12)) if sign == "*" else (draw.randint(10, 99), draw.randint(2, 99))
+        least, most = (2, 12) if sign == "*" else (10, 99)
+        a, b = draw.randint(least, most), draw.randint(2, most)
         found[f"What is {a} {sign} {b}?"] = OPERATIONS[sign](a, b)
     return list(found.items())
 

@@ -59,7 +59,7 @@ class Project:
         path = self.root / f"job-{number}_{task}.out"
         return path.read_text(errors="replace") if path.exists() else ""
 
-    def wait(self, number: str, *states: str, seconds: float = 60) -> dict[str, str]:
+    def wait(self, number: str, *states: str, seconds: float = 120) -> dict[str, str]:
         """Waits for a job to reach one of the states and returns its fields."""
         ended = ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL")
         wanted = states or ended

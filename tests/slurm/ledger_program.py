@@ -33,7 +33,7 @@ def main() -> None:
         "versions": {},
         "started_unix_s": time.time(),
         "host": socket.gethostname(),
-        "job": os.environ["SLURM_JOB_ID"],
+        "job": os.environ.get("SLURM_JOB_ID", ""),
         "temp": os.environ.get("RAY_TMPDIR", ""),
     }
     writer = LedgerWriter(run / "sara", pairs["sara"], header)
@@ -42,6 +42,7 @@ def main() -> None:
             world.step = number
             allocator = new_step(settings, rate)
             writer.launched(number, "begun", [0])
+            writer.flush()
             time.sleep(float(pairs.get("program.step_s", 0)))
             if number == int(pairs.get("program.fail_at", 0)):
                 sys.exit(3)

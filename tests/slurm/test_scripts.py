@@ -200,7 +200,7 @@ def test_a_container_comes_before_every_python(fakes, tmp_path):
 
 def test_a_run_on_this_machine_without_slurm(fakes):
     command = "bash slurm/train.sbatch countdown_tiny tau_0.6 2 -- trainer.total_training_steps=2"
-    job = shell(fakes, command, SLURM_JOB_ID="1")
+    job = shell(fakes, command)
     assert job.returncode == 0, job.stderr
     assert "attempt 1: steps 1 to 2" in job.stdout
     assert (Path(fakes["SARA_RUNS"]) / "countdown_tiny/tau_0.6/seed2/verl.attempt-1.jsonl").exists()

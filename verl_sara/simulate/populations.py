@@ -1,5 +1,6 @@
 """Populations of prompts: Beta mixtures, exactly, and finite pools whose pass rates drift."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
@@ -10,32 +11,12 @@ import numpy as np
 from verl_sara.core import BetaPrior, ConfigError, StopLengths
 
 
-@dataclass(frozen=True)
-class BetaMixture:
-    """A population whose pass rates are a mixture of Beta distributions. Every number is exact.
+class Population(ABC):
+    """Pass rates of infinitely many prompts, known through the probabilities of all-equal prefixes."""
 
-    Attributes:
-      components: (weight, alpha, beta), weights summing to 1.
-    """
-
-    components: tuple[tuple[float, float, float], ...]
-
-    def __post_init__(self) -> None:
-        for _, alpha, beta in self.components:
-            BetaPrior(alpha, beta)
-        total = sum(weight for weight, _, _ in self.components)
-        if abs(total - 1.0) > 1e-9 or min(weight for weight, _, _ in self.components) < 0:
-            raise ConfigError(f"mixture weights sum to {total}; allowed: weights >= 0 with sum 1")
-
+    @abstractmethod
     def runs(self, longest: int) -> tuple[np.ndarray, np.ndarray]:
         """Returns P(the first n rollouts all fail) and P(they all pass), n = 0..longest."""
-        j = np.arange(longest)
-        fail, passed = np.zeros(longest + 1), np.zeros(longest + 1)
-        for weight, alpha, beta in self.components:
-            total = alpha + beta + j
-            fail += weight * np.append(1.0, np.cumprod((beta + j) / total))
-            passed += weight * np.append(1.0, np.cumprod((alpha + j) / total))
-        return fail, passed
 
     def effective_share(self, group_size: int) -> float:
         """Returns pbar, P(a full group is mixed)."""
@@ -94,6 +75,34 @@ class BetaMixture:
             candidates,
             key=lambda lengths: round(self.yield_per_cost(group_size, lengths, fill=fill, costs=costs), 12),
         )
+
+
+@dataclass(frozen=True)
+class BetaMixture(Population):
+    """A population whose pass rates are a mixture of Beta distributions. Every number is exact.
+
+    Attributes:
+      components: (weight, alpha, beta), weights summing to 1.
+    """
+
+    components: tuple[tuple[float, float, float], ...]
+
+    def __post_init__(self) -> None:
+        for _, alpha, beta in self.components:
+            BetaPrior(alpha, beta)
+        total = sum(weight for weight, _, _ in self.components)
+        if abs(total - 1.0) > 1e-9 or min(weight for weight, _, _ in self.components) < 0:
+            raise ConfigError(f"mixture weights sum to {total}; allowed: weights >= 0 with sum 1")
+
+    def runs(self, longest: int) -> tuple[np.ndarray, np.ndarray]:
+        """Returns P(the first n rollouts all fail) and P(they all pass), n = 0..longest."""
+        j = np.arange(longest)
+        fail, passed = np.zeros(longest + 1), np.zeros(longest + 1)
+        for weight, alpha, beta in self.components:
+            total = alpha + beta + j
+            fail += weight * np.append(1.0, np.cumprod((beta + j) / total))
+            passed += weight * np.append(1.0, np.cumprod((alpha + j) / total))
+        return fail, passed
 
     def full_groups(self, group_size: int, num_prompts: float = 1e6) -> list[float]:
         """Returns the expected histogram of full groups, as `verl_sara.core.priors.fit_beta` takes it."""

@@ -21,10 +21,13 @@ pytestmark = [pytest.mark.verl, pytest.mark.e2e]
 def wait_for(condition, process, log):
     end = time.monotonic() + DEADLINE_S
     while not condition():
-        tail = log.read_text(errors="replace")[-3000:]
-        assert process.poll() is None, f"main_ppo ended early:\n{tail}"
-        assert time.monotonic() < end, f"main_ppo did not get there within {DEADLINE_S} s:\n{tail}"
+        assert process.poll() is None, f"main_ppo ended early:\n{tail(log)}"
+        assert time.monotonic() < end, f"main_ppo did not get there within {DEADLINE_S} s:\n{tail(log)}"
         time.sleep(0.5)
+
+
+def tail(log):
+    return log.read_text(errors="replace")[-3000:]
 
 
 @pytest.fixture(scope="module")
@@ -57,11 +60,11 @@ def run_dir(tmp_path_factory):
     try:
         end = time.monotonic() + DEADLINE_S
         while second.poll() is None:
-            assert time.monotonic() < end, log.read_text(errors="replace")[-3000:]
+            assert time.monotonic() < end, tail(log)
             time.sleep(0.5)
     finally:
         end_session(second)
-    assert second.returncode == 0, log.read_text(errors="replace")[-3000:]
+    assert second.returncode == 0, tail(log)
     return folder
 
 

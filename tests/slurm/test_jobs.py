@@ -104,7 +104,7 @@ def test_two_jobs_on_one_node_at_once_keep_apart(project):
 
 def test_a_second_job_in_the_same_run_folder_is_refused(project):
     first = project.submit("slurm/train.sbatch", "countdown_tiny", "paper", "--", STEPS, "+program.step_s=2")
-    project.cluster.wait_for(lambda: "data.seed" in project.output(first), 90, "the first job trains")
+    project.cluster.wait_for(lambda: "data.seed" in project.output(first), 240, "the first job trains")
     second = project.submit("slurm/train.sbatch", "countdown_tiny", "paper", "--", STEPS)
     assert project.wait(second)["JobState"] == "FAILED"
     assert "another job works in" in project.output(second)
@@ -114,7 +114,7 @@ def test_a_second_job_in_the_same_run_folder_is_refused(project):
 def test_a_cancelled_job_ends_its_training_and_is_not_requeued(project):
     job = project.submit("slurm/train.sbatch", "countdown_tiny", "paper", "--", STEPS, "+program.step_s=300")
     journal = project.runs / "countdown_tiny/paper/seed0/sara/journal.attempt-1.jsonl"
-    project.cluster.wait_for(lambda: journal.exists() and journal.read_text(), 90, "the training has begun")
+    project.cluster.wait_for(lambda: journal.exists() and journal.read_text(), 240, "the training has begun")
     project.cluster.ask("scancel", job)
     assert project.wait(job)["JobState"] == "CANCELLED"
     assert read_ledger(journal.parent).lost_rollouts == 1

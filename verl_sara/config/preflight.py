@@ -81,7 +81,8 @@ def _check_classes(config: DictConfig, options: SaraConfig) -> Iterator[str]:
         path, name = (OmegaConf.select(config, f"{key}.{part}") for part in ("path", "name"))
         if (str(path), str(name)) == (f"pkg://{module}", base):
             continue
-        if not _derives(path, name, module, base):
+        observes = key.endswith("custom_sampler") and _derives(path, name, module, "ObservingReplayBuffer")
+        if not _derives(path, name, module, base) or observes != (base == "ObservingReplayBuffer"):
             yield f"{key} is {path}:{name}; allowed with SARA: {module}.{base} or a class derived from it"
     manager = OmegaConf.select(config, "actor_rollout_ref.rollout.agent.agent_loop_manager_class")
     module, _, name = str(manager).rpartition(".")

@@ -4,7 +4,7 @@ import argparse
 import sys
 
 from verl_sara import __version__
-from verl_sara.cli import data, doctor, explain, grade, report, simulate, status, submit
+from verl_sara.cli import data, doctor, explain, grade, plan, report, simulate, status, submit
 from verl_sara.core import SaraError
 
 
@@ -13,7 +13,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="sara", description="Sequential adaptive rollout allocation for verl.")
     parser.add_argument("--version", action="version", version=f"verl-sara {__version__}")
     subparsers = parser.add_subparsers(dest="command", required=True, metavar="command")
-    for module in (doctor, explain, simulate, data, grade, submit, status, report):
+    for module in (doctor, explain, simulate, plan, data, grade, submit, status, report):
         module.add_parser(subparsers)
     return parser
 

@@ -66,3 +66,22 @@ def test_an_unknown_table_is_refused(capsys):
     with pytest.raises(SystemExit):
         run("--table", "figures")
     assert "headline" in capsys.readouterr().err
+
+
+def test_guarantees_have_a_name_each(capsys, monkeypatch):
+    from verl_sara.simulate import guarantees
+
+    quick = {"reliability": 200, "order_of_arrival": 2000, "expected_rollouts": 50}
+    for name, num_prompts in quick.items():
+        claim = getattr(guarantees, name)
+        monkeypatch.setattr(guarantees, name, lambda claim=claim, n=num_prompts, **given: claim(num_prompts=n, **given))
+    assert run("--table", "guarantees", "--json") == 0
+    numbers = json.loads(capsys.readouterr().out)
+    assert list(numbers) == [
+        "abandonment_reliability",
+        "order_of_arrival",
+        "expected_rollouts",
+        "yield_dominance",
+        "gradient_link",
+    ]
+    assert all(numbers.values())

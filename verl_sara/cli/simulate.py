@@ -38,14 +38,15 @@ def run(args: argparse.Namespace) -> int:
     """Prints a table."""
     tables = simulated(args)
     if args.json:
-        print(json.dumps(tables[0].numbers if len(tables) == 1 else {t.title: t.numbers for t in tables}))
+        numbers = {name: table.numbers for name, table in tables.items()}
+        print(json.dumps(numbers if len(tables) > 1 else numbers[args.table]))
     else:
-        print("\n\n".join(table.text() for table in tables))
+        print("\n\n".join(table.text() for table in tables.values()))
     return 0
 
 
-def simulated(args: argparse.Namespace) -> "list[Table]":
-    """Returns the tables that were asked for.
+def simulated(args: argparse.Namespace) -> "dict[str, Table]":
+    """Returns the tables that were asked for, by name.
 
     Raises:
       ConfigError: If numpy is missing or an option is out of range or of no use to the table.
@@ -64,4 +65,4 @@ def simulated(args: argparse.Namespace) -> "list[Table]":
             raise ConfigError("--table guarantees takes no --steps, --batch-size or --pool: its populations are fixed")
         return guarantees.guarantees(seed=args.seed)
     simulate = {"headline": tables.headline, "history": tables.history, "server": tables.server}[args.table]
-    return [simulate(pool=args.pool, seed=args.seed, **given)]
+    return {args.table: simulate(pool=args.pool, seed=args.seed, **given)}

@@ -222,12 +222,12 @@ def condition_violations() -> int:
     return violations
 
 
-def guarantees(*, seed: int = 0) -> list[Table]:
-    """Returns all claims."""
-    return [
-        reliability(seed=seed),
-        order_of_arrival(seed=seed),
-        expected_rollouts(seed=seed),
-        yield_dominance(),
-        gradient_link(seed=seed),
-    ]
+def guarantees(*, seed: int = 0) -> dict[str, Table]:
+    """Returns all claims by name."""
+    return {
+        "abandonment_reliability": reliability(seed=seed),
+        "order_of_arrival": order_of_arrival(seed=seed),
+        "expected_rollouts": expected_rollouts(seed=seed),
+        "yield_dominance": yield_dominance(),
+        "gradient_link": gradient_link(seed=seed),
+    }

@@ -280,6 +280,14 @@ def test_the_host_may_register_before_it_asks():
     assert step.advance().refill == 1
 
 
+def test_prompts_beyond_the_budget_are_not_started():
+    step = make(max_rollouts=8)
+    for uid in "abc":
+        step.register(uid, uid, UNIFORM)
+    assert [grant.uid for grant in step.advance().grants] == ["a", "b"]
+    assert step.num_launched == 4
+
+
 def test_registering_twice_or_late_is_refused():
     step = make(FullGroup(), keep_saturated=True)
     step.register("a", "p", UNIFORM)

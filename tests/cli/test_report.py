@@ -99,3 +99,16 @@ def test_options_that_cannot_be_are_refused(arms):
         sara_report(arms["ds"], "--steps", 0, "--json")
     with pytest.raises(LedgerError, match="baseline 'dapo' is no arm; allowed: ds, paper"):
         sara_report(*arms.values(), "--baseline", "dapo", "--json")
+
+
+def test_a_baseline_is_an_arm_or_a_run_folder(tmp_path):
+    from verl_sara.cli.report import name_baselines
+
+    for name in ("ds", "paper"):
+        (tmp_path / name).mkdir()
+    paper, ds = str(tmp_path / "paper"), str(tmp_path / "ds")
+    assert name_baselines(["ds"], [paper, ds]) == (["ds"], [paper, ds])
+    assert name_baselines([ds], [paper, ds]) == (["ds"], [paper, ds])
+    assert name_baselines([ds], [paper]) == (["ds"], [paper, ds])
+    assert name_baselines([ds], [paper, f"base={ds}"]) == (["base"], [paper, f"base={ds}"])
+    assert name_baselines(["nowhere"], [paper]) == (["nowhere"], [paper])

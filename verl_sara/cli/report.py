@@ -27,8 +27,9 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
         "--baseline",
         action="append",
         default=[],
-        metavar="NAME",
-        help="arm to measure savings against; may be repeated (default: the presets verl_ds and ds)",
+        metavar="RUN",
+        help="arm to measure savings against, by name or run folder; may be repeated (default: the presets "
+        "verl_ds and ds)",
     )
     parser.add_argument("--out", type=Path, metavar="DIR", help="folder of the report (default: sara-report)")
     parser.add_argument("--steps", type=int, metavar="N", help="leave out steps after N, so that runs can be compared")
@@ -65,9 +66,27 @@ def named_runs(texts: list[str]) -> dict[str, Path]:
     return runs
 
 
+def name_baselines(baselines: list[str], texts: list[str]) -> tuple[list[str], list[str]]:
+    """Returns the baselines as names of arms, and the runs with the baselines that were not among them."""
+    texts = list(texts)
+    names = []
+    for baseline in baselines:
+        folders = {path.resolve(): name for name, path in named_runs(texts).items()}
+        path = Path(baseline)
+        is_name = baseline in {name.rpartition("/")[0] or name for name in folders.values()}
+        if not is_name and path.is_dir():
+            if path.resolve() not in folders:
+                texts.append(baseline)
+            name = folders.get(path.resolve(), path.resolve().name)
+            baseline = name.rpartition("/")[0] or name
+        names.append(baseline)
+    return names, texts
+
+
 def run(args: argparse.Namespace) -> int:
     """Prints the comparison and writes the report."""
-    runs = named_runs(args.runs)
+    args.baseline, texts = name_baselines(args.baseline, args.runs)
+    runs = named_runs(texts)
     if args.steps is not None and args.steps < 1:
         raise ConfigError(f"--steps is {args.steps}; allowed: >= 1")
     if args.json and args.out is None:

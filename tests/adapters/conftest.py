@@ -9,8 +9,8 @@ import pytest
 
 @pytest.fixture(scope="session")
 def actors() -> Iterator[Any]:
-    ray = pytest.importorskip("ray")
-    tq = pytest.importorskip("transfer_queue")
+    import ray
+    import transfer_queue as tq
     from omegaconf import OmegaConf
 
     root = str(Path(__file__).parents[2])

@@ -33,6 +33,7 @@ BASE = {
         ("keep_saturated", 1, r"keep_saturated is 1 \(int\); allowed: bool"),
         ("max_rollouts_per_step", 63, "max_rollouts_per_step is 63; allowed: >= 64"),
         ("audit_fraction", 1.5, r"audit_fraction is 1\.5; allowed: a number in \[0, 1\]"),
+        ("train_audited", True, r"with audit_fraction 0\.0; allowed: only with audit_fraction > 0"),
         ("rule", "optimal", "rule is 'optimal'; allowed: threshold, renewal, full"),
         ("history_decay", 0.0, r"history_decay is 0\.0; allowed: a number in \(0, 1\]"),
         ("prior_source", "past", "prior_source is 'past'; allowed: fixed, empirical_bayes, history"),

@@ -46,6 +46,8 @@ def step_settings(draw, **fixed):
         "mini_batch_size": draw(st.integers(1, 3)),
         "on_exhausted": draw(st.sampled_from(["train_committed", "fill_saturated"])),
     }
+    is_whole = (chosen["collect"], chosen["group_completion"]) == ("effective_groups", "full")
+    chosen["train_audited"] = is_whole and draw(st.booleans())
     return StepSettings(**(chosen | fixed))
 
 
@@ -80,7 +82,13 @@ def check_ended(allocator, fates):
             assert len(rows) == s.group_size
     assert all(group.is_mixed for group in trained)
     num_extra = len(trained) + len(saturated) - s.batch_size
-    assert num_extra <= 0 or (s.surplus == "train" and num_extra % s.mini_batch_size == 0)
+    if s.collect == "budget":
+        assert sum(group.num_launched for group in trained + saturated) <= s.batch_size * s.group_size
+        assert {uid for uid, group in groups.items() if group.phase is Phase.COMPLETE} <= {
+            group.uid for group in trained + saturated
+        }
+    else:
+        assert num_extra <= 0 or (s.surplus == "train" and num_extra % s.mini_batch_size == 0)
     if saturated and not s.keep_saturated:
         assert s.on_exhausted == "fill_saturated" or not trained
         assert allocator.is_exhausted
@@ -93,6 +101,10 @@ def check_ended(allocator, fates):
             assert len(set(prefix)) == 1 and len(prefix) == length
         if fates[group.uid] is Fate.SURPLUS:
             assert group.verdict is Verdict.COMMIT
+        if fates[group.uid] is Fate.TRAINED and group.verdict is Verdict.ABANDON:
+            assert s.train_audited and group.audited and len(group.slots) == s.group_size
+        if fates[group.uid] is Fate.AUDIT:
+            assert group.audited and len(group.slots) == s.group_size
 
 
 @settings(max_examples=250, deadline=None)
@@ -148,7 +160,7 @@ def test_streaming_verdicts_and_trained_groups_do_not_depend_on_arrival(
 def test_a_pickled_step_goes_on_as_if_it_had_not_stopped(s, rule, rates, seed, order, after):
     ends = []
     for stop in (None, after):
-        allocator, pool = StepAllocator(s, rule, CommitRate()), Pool(rates, seed)
+        allocator, pool = StepAllocator(s, rule, CommitRate()), Pool(rates, seed, audit_rate=0.2)
         events = 0
 
         def check(running, stop=stop):

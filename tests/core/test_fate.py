@@ -2,7 +2,7 @@
 
 import pytest
 
-from verl_sara.core import Fate, Group, Phase, StepSettings, StopLengths, fates
+from verl_sara.core import Fate, Group, Phase, StepSettings, StopLengths, Verdict, fates
 from verl_sara.core.posterior import UNIFORM
 
 SETTINGS = {"group_size": 2, "batch_size": 2}
@@ -18,10 +18,16 @@ def ended(index, phase, outcomes):
 
 
 def run(text, **changes):
-    """`text` has a letter a group: m = complete and mixed, s = abandoned, u = undecided."""
-    phases = {"m": Phase.COMPLETE, "s": Phase.ABANDONED, "u": Phase.UNDECIDED}
-    groups = [ended(i, phases[c], "PF" if c == "m" else "FF") for i, c in enumerate(text)]
-    short = {Fate.TRAINED: "T", Fate.SATURATED_TRAINED: "S", Fate.ABANDONED: "a", Fate.SURPLUS: "x"}
+    """`text` has a letter a group: m = complete and mixed, s = abandoned, u = undecided, r = recovered by an audit,
+    A = audited and saturated, B = audited and mixed.
+    """
+    phases = {"m": Phase.COMPLETE, "r": Phase.COMPLETE, "u": Phase.UNDECIDED, "s": Phase.ABANDONED}
+    groups = [ended(i, phases.get(c, Phase.AUDITED), "PF" if c in "mrB" else "FF") for i, c in enumerate(text)]
+    for group, letter in zip(groups, text, strict=True):
+        group.verdict = Verdict.COMMIT if letter == "m" else Verdict.ABANDON
+    short = {
+        Fate.TRAINED: "T", Fate.SATURATED_TRAINED: "S", Fate.ABANDONED: "a", Fate.SURPLUS: "x", Fate.AUDIT: "A",
+    }  # fmt: skip
     return "".join(short.get(f, "-") for f in fates(groups, StepSettings(**(SETTINGS | changes))).values())
 
 
@@ -37,6 +43,12 @@ def run(text, **changes):
         ("mmmmm", {"surplus": "train", "mini_batch_size": 2}, "TTTTx"),
         ("mmm", {"surplus": "train", "mini_batch_size": 2}, "TTx"),
         ("m", {"surplus": "train", "mini_batch_size": 2}, "T"),
+        ("mmm", {"collect": "budget", "group_completion": "prefix"}, "TTT"),
+        ("rrm", {"train_audited": True}, "TTx"),
+        ("mmr", {"train_audited": True}, "TTA"),
+        ("mAs", {"on_exhausted": "fill_saturated"}, "TSa"),
+        ("AAA", {}, "SSA"),
+        ("BsB", {}, "ASA"),
     ],
 )
 def test_who_is_trained(text, changes, expected):

@@ -16,6 +16,7 @@ from verl_sara.core import (
     SlotStatus,
     StopLengths,
     Verdict,
+    prob_keep,
     stage_boundaries,
 )
 
@@ -229,6 +230,37 @@ def test_an_audit_completes_an_abandoned_group_and_keeps_its_verdict():
     full = feed(make_group(n0=4, n1=4), "FFFF")
     full.audit()
     assert full.phase is Phase.AUDITED
+
+
+def test_an_audited_group_that_is_mixed_is_recovered_only_if_asked():
+    for outcome, recover, phase in (
+        ("P", True, Phase.COMPLETE), ("F", True, Phase.AUDITED), ("P", False, Phase.AUDITED)
+    ):  # fmt: skip
+        group = feed(make_group(audited=True, recover=recover), "FFF")
+        assert group.may_recover is recover
+        feed(audited(group), outcome)
+        assert (group.phase, group.verdict, group.reason) == (phase, Verdict.ABANDON, Reason.ALL_FAIL)
+        assert not group.may_recover
+
+
+@pytest.mark.parametrize("eps", [0.0, 0.02, 0.5, 1.0])
+@pytest.mark.parametrize("n0, n1", [(2, 2), (4, 3), (5, 5), (2, 5)])
+def test_the_inverse_keep_probability_undoes_the_selection_of_every_composition(n0, n1, eps):
+    """All outcomes of k = 5, audited with probability eps: the weights of the trained groups add up to all."""
+    k = 5
+    weights, totals = [0.0] * (k + 1), [0] * (k + 1)
+    for outcomes in product("PF", repeat=k):
+        s = outcomes.count("P")
+        totals[s] += 1
+        weight = 0 < s < k and 1 / prob_keep(s, group_size=k, fail_length=n0, pass_length=n1, recovered=eps)
+        for is_audited, chance in ((True, eps), (False, 1 - eps)):
+            group = feed(make_group(k, n0, n1, audited=is_audited, recover=True), outcomes)
+            if group.may_recover:
+                feed(audited(group), outcomes[group.num_launched :])
+            assert group.is_settled
+            weights[s] += chance * weight * (group.phase is Phase.COMPLETE)
+    assert weights[1:k] == pytest.approx(totals[1:k])
+    assert weights[0] == weights[k] == 0.0
 
 
 def test_a_failed_audit_keeps_the_verdict():

@@ -29,6 +29,8 @@ GOOD = {"group_size": 8, "batch_size": 4}
         ({"schedule": "wave"}, "schedule is 'wave'; allowed: rounds, streaming"),
         ({"group_completion": "half"}, "group_completion is 'half'; allowed: full, prefix"),
         ({"surplus": "keep"}, "surplus is 'keep'; allowed: discard, train"),
+        ({"train_audited": True, "collect": "budget"}, "train_audited is True with collect 'budget'"),
+        ({"train_audited": True, "group_completion": "prefix"}, "group_completion 'prefix'; allowed: only with"),
         ({"on_exhausted": "stop"}, "on_exhausted is 'stop'; allowed: train_committed, fill_saturated"),
     ],
 )

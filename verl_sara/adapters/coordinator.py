@@ -325,8 +325,13 @@ class Coordinator:
     def _weight(self, group: Group, num_trained: int) -> float:
         weight = 1.0
         if self.config.importance_correction == "horvitz_thompson" and group.is_mixed:
-            k, n0, n1 = group.group_size, group.lengths.fail, group.lengths.passed
-            weight /= prob_keep(group.num_successes, group_size=k, fail_length=n0, pass_length=n1)
+            weight /= prob_keep(
+                group.num_successes,
+                group_size=group.group_size,
+                fail_length=group.lengths.fail,
+                pass_length=group.lengths.passed,
+                recovered=self.config.audit_fraction if self.config.train_audited else 0.0,
+            )
         if self.config.short_steps == "scale":
             weight *= min(1.0, num_trained / self.config.batch_size)
         return weight

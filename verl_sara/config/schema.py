@@ -67,8 +67,11 @@ class SaraConfig:
       on_exhausted: "train_committed" or "fill_saturated".
       audit_fraction: Share of the abandoned groups that are completed, outside the budget, to measure
         how many would have been mixed, in [0, 1].
-      importance_correction: "horvitz_thompson" weights a group by 1 / P(kept | its passes), which undoes
-        the selection by abandoning; needs an estimator of WEIGHTED_ESTIMATORS.
+      train_audited: Train audited groups that turned out mixed; they count among the B. Needs
+        audit_fraction > 0.
+      importance_correction: "horvitz_thompson" weights a group by 1 / P(trained | its passes), which undoes
+        the selection by abandoning; needs an estimator of WEIGHTED_ESTIMATORS. P(trained) is P(kept), with
+        train_audited P(kept) + audit_fraction (1 - P(kept)).
       short_steps: With fewer than B groups, "warn", or "scale" the advantages by groups / B, which makes
         up for token-mean aggregation; needs an estimator of WEIGHTED_ESTIMATORS.
       max_empty_steps: Steps in a row without a committed group that stop the run, >= 1.
@@ -113,6 +116,7 @@ class SaraConfig:
     surplus: Literal["discard", "train"] = "discard"
     on_exhausted: Literal["train_committed", "fill_saturated"] = "train_committed"
     audit_fraction: float = 0.0
+    train_audited: bool = False
     importance_correction: Literal["none", "horvitz_thompson"] = "none"
     short_steps: Literal["warn", "scale"] = "warn"
     max_empty_steps: int = 3
@@ -154,6 +158,11 @@ class SaraConfig:
             value = getattr(self, name)
             if value is not None and not 0.0 <= value <= 1.0:
                 raise ConfigError(f"{name} is {value!r}; allowed: a number in [0, 1]")
+        if self.train_audited and not self.audit_fraction:
+            raise ConfigError(
+                f"train_audited is True with audit_fraction {self.audit_fraction!r}; allowed: only with "
+                "audit_fraction > 0, since no other abandoned group is completed"
+            )
         if not 0.0 < self.history_decay <= 1.0:
             raise ConfigError(f"history_decay is {self.history_decay!r}; allowed: a number in (0, 1]")
         is_whole = (self.collect, self.group_completion) == ("effective_groups", "full")
@@ -212,6 +221,7 @@ class SaraConfig:
             surplus=self.surplus,
             mini_batch_size=self.mini_batch_size,
             on_exhausted=self.on_exhausted,
+            train_audited=self.train_audited,
         )
 
 

@@ -12,9 +12,10 @@ runs the grants, reports every rollout, and asks again. `advance` is the only pl
   completing it may still cost.
 
 The trained groups are the first B committed ones in dispatch order, once none before them is
-undecided; that set depends on outcomes, not on arrival. The step ends when they are complete or
-nothing more can be done (the budget or the host's deadline); then `finish` closes what is left
-and says what became of every group.
+undecided; where audited groups are trained, one that its audit found mixed counts as committed.
+That set depends on outcomes, not on arrival. The step ends when they are complete or nothing more
+can be done (the budget or the host's deadline); then `finish` closes what is left and says what
+became of every group.
 """
 
 import math
@@ -113,6 +114,7 @@ class StepAllocator:
             keep_saturated=s.keep_saturated,
             fill=s.group_completion == "full",
             audited=audited,
+            recover=s.train_audited,
         )
         self.groups[uid] = group
         self._standing.add(group)
@@ -194,7 +196,7 @@ class StepAllocator:
 
     def num_decided(self) -> tuple[int, int]:
         """Returns (committed, committed or abandoned), the step's contribution to the commit rate."""
-        committed = len(self._standing.accepted)
+        committed = len(self._standing.accepted) - self._standing.num_recovered
         return committed, committed + self._standing.num_abandoned
 
     # ---- planning -----------------------------------------------------------------------------

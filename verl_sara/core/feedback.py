@@ -35,7 +35,7 @@ def learn(groups: Iterable[Group], priors: PriorSource, running_yield: RunningYi
             for slot in paid:
                 tokens[slot.passed is True] += slot.num_tokens
             passes = sum(slot.passed is True for slot in paid)
-            is_committed = group.phase is Phase.COMPLETE and group.is_mixed
+            is_committed = group.verdict is Verdict.COMMIT and group.is_mixed
             running_yield.observe(is_committed, passes, len(paid) - passes, tokens[True], tokens[False])
     priors.end_step()
     if running_yield is not None:

@@ -50,6 +50,7 @@ class Event(str, Enum):
     ABANDON = "abandon"
     AUDIT = "audit"
     FILL = "fill"
+    RECOVER = "recover"
     FAIL = "fail"
     CLOSE = "close"
 
@@ -66,6 +67,7 @@ TRANSITIONS: dict[tuple[Phase, Event], Phase] = {
     (Phase.COMMITTED, Event.CLOSE): Phase.UNFINISHED,
     (Phase.ABANDONED, Event.AUDIT): Phase.AUDITING,
     (Phase.AUDITING, Event.FILL): Phase.AUDITED,
+    (Phase.AUDITING, Event.RECOVER): Phase.COMPLETE,
     (Phase.AUDITING, Event.FAIL): Phase.FAILED,
 }
 
@@ -134,6 +136,8 @@ class Group:
       keep_saturated: True commits the group at once, whatever its outcomes (uniform collection).
       fill: True completes a committed group to k, False trains on what was launched.
       audited: True completes the group if it is abandoned, to measure wrong abandons.
+      recover: True makes an audited group that turned out mixed a complete one, to be trained; its
+        verdict stays ABANDON.
       phase: Where the group stands.
       verdict: What the rule said, with its `reason`, its `p_eff_at_verdict` and its
         `verdict_length`, the launched rollouts it was given at.
@@ -153,6 +157,7 @@ class Group:
     keep_saturated: bool = False
     fill: bool = True
     audited: bool = False
+    recover: bool = False
     phase: Phase = Phase.WAITING
     verdict: Verdict = Verdict.NONE
     reason: Reason | None = None
@@ -184,6 +189,11 @@ class Group:
     def is_settled(self) -> bool:
         """Whether nothing is in flight and no further grant can come."""
         return self.num_in_flight == 0 and self.phase not in OPEN_PHASES
+
+    @property
+    def may_recover(self) -> bool:
+        """Whether the group is abandoned and its audit may still make it a complete one."""
+        return self.recover and self.audited and self.phase in (Phase.ABANDONED, Phase.AUDITING)
 
     def next_grant(self) -> int:
         """Returns how many further rollouts the group can use now; 0 while it waits for results."""
@@ -283,7 +293,8 @@ class Group:
         target = self.group_size if self.fill or self.phase is Phase.AUDITING else self.num_launched
         is_full = self.num_launched >= target and self.num_in_flight == 0
         if is_full and self.phase in (Phase.COMMITTED, Phase.AUDITING):
-            self._fire(Event.FILL)
+            is_recovered = self.phase is Phase.AUDITING and self.recover and self.is_mixed
+            self._fire(Event.RECOVER if is_recovered else Event.FILL)
 
     def _return(self, slot: int, status: SlotStatus, passed: bool | None, num_tokens: int) -> None:
         if not 0 <= slot < self.num_launched:

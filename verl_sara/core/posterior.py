@@ -82,7 +82,9 @@ def prob_effective(num_rollouts: int, num_successes: int, *, group_size: int, pr
     return max(0.0, -math.expm1(tail(num_rollouts, group_size, prior)))
 
 
-def prob_keep(num_successes: int, *, group_size: int, fail_length: int, pass_length: int) -> float:
+def prob_keep(
+    num_successes: int, *, group_size: int, fail_length: int, pass_length: int, recovered: float = 0.0
+) -> float:
     """Returns P(the group was kept | its final composition is s passes of k).
 
     Given the composition, the launch order is exchangeable, so the probability of not having been
@@ -94,16 +96,17 @@ def prob_keep(num_successes: int, *, group_size: int, fail_length: int, pass_len
       group_size: k.
       fail_length: n0, length at which an all-fail prefix is abandoned, 1 <= n0 <= k.
       pass_length: n1, the same for an all-pass prefix.
+      recovered: eps in [0, 1], the share of the abandoned groups that are completed and kept after all:
+        P(kept) = P + eps (1 - P).
     """
     k, s = group_size, num_successes
     all_fail = math.comb(k - fail_length, s) / math.comb(k, s)
     all_pass = math.comb(k - pass_length, k - s) / math.comb(k, k - s)
-    return max(0.0, 1.0 - all_fail - all_pass)
+    keep = max(0.0, 1.0 - all_fail - all_pass)
+    return keep + recovered * (1.0 - keep)
 
 
-def expected_cost(
-    *, group_size: int, fail_length: int, pass_length: int, prior: BetaPrior, completed: bool
-) -> float:
+def expected_cost(*, group_size: int, fail_length: int, pass_length: int, prior: BetaPrior, completed: bool) -> float:
     """Returns the expected rollouts spent on one prompt drawn from the prior.
 
     Args:

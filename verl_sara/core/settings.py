@@ -17,7 +17,7 @@ class StepSettings:
       increment: Rollouts per further stage, >= 1.
       keep_saturated: Train every group (uniform collection).
       collect: "effective_groups" = until B groups are committed; "budget" = as many as B k rollouts
-        give.
+        give, which with prefixes may be more than B.
       group_completion: "full" completes committed groups to k; "prefix" trains what was launched.
       schedule: "rounds" = a barrier per round (the paper); "streaming" = none.
       max_rollouts: Most rollouts a step may cost, audits apart, >= B k.
@@ -26,6 +26,8 @@ class StepSettings:
       mini_batch_size: Groups per optimizer mini-batch, >= 1.
       on_exhausted: With fewer than B groups at the end of the budget, "train_committed" trains
         those, "fill_saturated" adds abandoned groups up to B.
+      train_audited: Audited groups that turn out mixed are trained like committed ones and count
+        among the first B; their completions stay outside the budget.
     """
 
     group_size: int
@@ -41,6 +43,7 @@ class StepSettings:
     surplus: Literal["discard", "train"] = "discard"
     mini_batch_size: int = 1
     on_exhausted: Literal["train_committed", "fill_saturated"] = "train_committed"
+    train_audited: bool = False
 
     def __post_init__(self) -> None:
         hints = get_type_hints(type(self))
@@ -53,6 +56,12 @@ class StepSettings:
             raise ConfigError(
                 f"group_size is {self.group_size}; allowed: >= 2, since a group of one is never mixed "
                 "(1 only when every group is kept, preset uniform)"
+            )
+        if self.train_audited and (self.collect, self.group_completion) != ("effective_groups", "full"):
+            raise ConfigError(
+                f"train_audited is True with collect {self.collect!r} and group_completion "
+                f"{self.group_completion!r}; allowed: only with effective_groups and full, since an audit "
+                "completes its group, outside the budget"
             )
         if self.max_rollouts == 0 or self.collect == "budget":
             factor = 1 if self.collect == "budget" else 10

@@ -37,6 +37,7 @@ class Standing:
       idle: Probing groups without a rollout in flight, by index.
       audits: Groups whose audit is not granted yet.
       num_abandoned: Groups with the verdict to abandon.
+      num_recovered: Those of them that an audit made complete; accepted, but not committed.
     """
 
     batch_size: int
@@ -48,6 +49,7 @@ class Standing:
     idle: dict[int, Group] = field(default_factory=dict)
     audits: list[Group] = field(default_factory=list)
     num_abandoned: int = 0
+    num_recovered: int = 0
     _known: list[tuple[Phase, int]] = field(default_factory=list)
     _ready: list[int] = field(default_factory=list)
     _unfilled: list[int] = field(default_factory=list)
@@ -93,6 +95,7 @@ class Standing:
             self.num_abandoned += 1
             if group.audited:
                 self.audits.append(group)
+        self.num_recovered += phase is Phase.COMPLETE and old is Phase.AUDITING
 
     # ---- questions ----------------------------------------------------------------------------
 
@@ -126,10 +129,10 @@ class Standing:
     def has_batch(self) -> bool:
         """Whether B groups are complete with nothing open before the last of them."""
         while self._num_complete_in_front < self.batch_size and self._front < len(self.order):
-            phase = self.order[self._front].phase
-            if phase in OPEN:
+            group = self.order[self._front]
+            if group.phase in OPEN or group.may_recover:
                 return False
-            self._num_complete_in_front += phase is Phase.COMPLETE
+            self._num_complete_in_front += group.phase is Phase.COMPLETE
             self._front += 1
         return self._num_complete_in_front >= self.batch_size
 

@@ -39,6 +39,13 @@ def test_server_as_json_and_as_text(capsys):
     assert "SARA streaming, probe 2, n* 3" in out and "3: 512 slots, latency-bound" in out
 
 
+def test_robustness_as_json(capsys):
+    assert run("--table", "robustness", "--steps", "4", "--batch-size", "8", "--json") == 0
+    numbers = json.loads(capsys.readouterr().out)
+    assert set(numbers) == {"dps", "sara", "sara_dps"}
+    assert set(numbers["dps"]) == {"before", "right_after", "later"}
+
+
 def test_the_same_seed_prints_the_same(capsys):
     outputs = []
     for _ in range(2):

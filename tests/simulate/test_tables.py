@@ -7,13 +7,13 @@ import pytest
 
 import verl_sara.config
 from verl_sara.simulate import guarantees, tables
-from verl_sara.simulate.arms import DS, PAPER, TUNED
+from verl_sara.simulate.arms import DS, PAPER, TUNED, UNIFORM
 from verl_sara.simulate.gradient import gradient_link
 
 SMALL = {"batch_size": 64, "num_prompts": 1875}
 
 
-@pytest.mark.parametrize(("name", "options"), [("ds", DS), ("paper", PAPER), ("tuned", TUNED)])
+@pytest.mark.parametrize(("name", "options"), [("ds", DS), ("paper", PAPER), ("tuned", TUNED), ("uniform", UNIFORM)])
 def test_arms_have_the_options_of_their_presets(name, options):
     yaml = pytest.importorskip("yaml")
     folder = Path(verl_sara.config.__file__).parent / "sara"
@@ -21,10 +21,12 @@ def test_arms_have_the_options_of_their_presets(name, options):
         yaml.safe_load((folder / f"{file}.yaml").read_text())["trainer"]["v1"]["sampler"]["sampler_kwargs"]
         for file in ("base", name)
     )
-    decisions = ("rule", "tau_low", "prior_source", "probe_size", "increment", "schedule", "history_decay")
+    decisions = (
+        "rule", "tau_low", "prior_source", "probe_size", "increment", "schedule", "history_decay", "keep_saturated",
+    )  # fmt: skip
     resolved = {key: preset.get(key, base[key]) for key in decisions}
     assert {key: resolved[key] for key in options} == dict(options)
-    if name != "ds":
+    if options.get("rule") != "full":
         rest = {key: resolved[key] for key in decisions if key not in options}
         assert rest == {key: base[key] for key in rest}
 

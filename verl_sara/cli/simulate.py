@@ -13,6 +13,7 @@ TABLES = {
     "headline": "the published savings: the paper's rule alone and on a ranked stream, against dynamic sampling",
     "history": "fitted and per-prompt priors with optimal stopping, against ideal dynamic sampling",
     "server": "wall-clock of rounds and streaming on a continuous-batching server",
+    "robustness": "an abrupt policy shift: predicted prompts (DPS) alone, with SARA on top, and SARA alone",
     "guarantees": "the paper's four claims, checked numerically, and where each stops holding",
 }
 
@@ -52,7 +53,7 @@ def simulated(args: argparse.Namespace) -> "dict[str, Table]":
       ConfigError: If numpy is missing or an option is out of range or of no use to the table.
     """
     try:
-        from verl_sara.simulate import guarantees, tables
+        from verl_sara.simulate import guarantees, robustness, tables
     except ImportError as error:
         raise ConfigError(f"sara simulate needs numpy: {error}") from error
     given: dict[str, Any] = {"num_steps": args.steps, "batch_size": args.batch_size}
@@ -64,5 +65,10 @@ def simulated(args: argparse.Namespace) -> "dict[str, Table]":
         if given or args.pool != "B":
             raise ConfigError("--table guarantees takes no --steps, --batch-size or --pool: its populations are fixed")
         return guarantees.guarantees(seed=args.seed)
-    simulate = {"headline": tables.headline, "history": tables.history, "server": tables.server}[args.table]
+    simulate = {
+        "headline": tables.headline,
+        "history": tables.history,
+        "server": tables.server,
+        "robustness": robustness.robustness,
+    }[args.table]
     return {args.table: simulate(pool=args.pool, seed=args.seed, **given)}

@@ -6,5 +6,6 @@
 - training: one policy over a pool, step after step
 - baselines: dynamic sampling as verl does it, and its ideal
 - arms, tables: what is compared in which table
+- robustness: an abrupt policy shift under a predicted stream
 - guarantees, gradient: the paper's claims, checked numerically
 """

@@ -7,6 +7,7 @@ from verl_sara.config.schema import SaraConfig
 from verl_sara.simulate.training import Policy
 
 DS: Mapping[str, Any] = {"rule": "full"}
+UNIFORM: Mapping[str, Any] = {"rule": "full", "keep_saturated": True}
 PAPER: Mapping[str, Any] = {"rule": "threshold", "tau_low": 0.4, "probe_size": 4, "increment": 1}
 TUNED: Mapping[str, Any] = {
     "rule": "renewal",

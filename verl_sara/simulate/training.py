@@ -68,7 +68,7 @@ class StepReport:
 
     Attributes:
       rollouts: Rollouts launched; `tokens` those generated for them.
-      trained: Effective groups trained.
+      trained: Effective groups trained; `saturated` those trained beside them.
       rounds: Waves of grants; a number of its own kind without rounds.
       abandoned: Prompts abandoned.
       predicted: Sum over the abandoned of p_eff at the verdict.
@@ -80,6 +80,7 @@ class StepReport:
     rollouts: int
     tokens: int
     trained: int
+    saturated: int
     rounds: int
     abandoned: int
     predicted: float
@@ -141,6 +142,7 @@ class Training:
             rollouts=allocator.num_launched,
             tokens=sum(group.num_tokens for group in started),
             trained=len(trained),
+            saturated=sum(fate is Fate.SATURATED_TRAINED for fate in fates.values()),
             rounds=allocator.round_index,
             abandoned=len(abandoned),
             predicted=sum(group.p_eff_at_verdict or 0.0 for group in abandoned),

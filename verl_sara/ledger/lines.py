@@ -37,7 +37,7 @@ class Problems:
         ]
 
 
-def _whole_object(line: str) -> dict[str, Any]:
+def _whole_object(line: bytes | str) -> dict[str, Any]:
     """Returns the one object that an ordinary line holds; ValueError for any other line."""
     record = _loads(line)
     if type(record) is not dict:
@@ -45,8 +45,8 @@ def _whole_object(line: str) -> dict[str, Any]:
     return record
 
 
-def parse_lines(lines: Iterable[str], where: str, problems: Problems) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yields (line number, object) of the lines of a JSONL text.
+def parse_lines(lines: Iterable[bytes | str], where: str, problems: Problems) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yields (line number, object) of the lines of a JSONL text, UTF-8 if they are bytes.
 
     Glued objects are split, the readable part of a torn line is kept; blank lines are skipped,
     everything else is counted.
@@ -55,7 +55,8 @@ def parse_lines(lines: Iterable[str], where: str, problems: Problems) -> Iterato
         try:
             record = _whole_object(line)
         except (ValueError, RecursionError):
-            rest, num_objects = line.strip(_BLANK), 0
+            text = line.decode("utf-8", "replace") if isinstance(line, bytes) else line
+            rest, num_objects = text.strip(_BLANK), 0
         else:
             yield number, record
             continue
@@ -75,6 +76,6 @@ def parse_lines(lines: Iterable[str], where: str, problems: Problems) -> Iterato
             problems.add("line with several objects, split", f"{where}:{number}")
 
 
-def open_lines(path: str | os.PathLike[str]) -> IO[str]:
-    """Opens a JSONL file; its lines end at "\\n" only, since model text may hold U+2028 and the like."""
-    return open(path, encoding="utf-8", errors="replace", newline="\n")
+def open_lines(path: str | os.PathLike[str]) -> IO[bytes]:
+    """Opens a text file as lines of bytes; they end at "\\n" only, since model text may hold U+2028 and the like."""
+    return open(path, "rb")

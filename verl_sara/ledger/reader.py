@@ -1,8 +1,10 @@
 """Reads a run folder as one history: all attempts, finished or killed."""
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
+from operator import itemgetter
 from pathlib import Path
 
 from verl_sara.core import Fate, Verdict
@@ -13,6 +15,7 @@ _COLUMNS = ("outcome", "tokens", "status", "round")
 _COUNTS = ("step", "index", "group_size", "n0", "n1")
 _FATES = frozenset(fate.value for fate in Fate)
 _VERDICTS = frozenset(verdict.value for verdict in Verdict)
+_UNSOUND = (KeyError, TypeError, ValueError)
 
 
 @dataclass
@@ -123,25 +126,28 @@ class _AttemptReader:
     ) -> None:
         self.path, self.attempt, self.ledger, self.problems = path, attempt, ledger, problems
         self.on_group, self.is_strict = on_group, is_strict
-        self.pending: list[Record] = []
+        self.pending: list[tuple[int, Record]] = []
         self.finished: set[int] = set()
         self.unfinished: dict[int, dict[str, int]] = {}
 
     def read(self) -> None:
-        """Reads the ledger of the attempt."""
+        """Reads the ledger of the attempt. Groups wait for their step's line and are checked together."""
         with open_lines(self.path) as lines:
             for number, record in parse_lines(lines, self.path.name, self.problems):
-                where = f"{self.path.name}:{number}"
-                if "schema" not in record or "kind" not in record:
-                    self.problems.add("line of something else, skipped", where)
-                elif record["schema"] != SCHEMA_VERSION:
-                    found = record["schema"]
-                    raise LedgerError(f"{self.path}:{number}: schema {found!r}; this version reads {SCHEMA_VERSION}")
+                if record.get("kind") == "group" and record.get("schema") == SCHEMA_VERSION:
+                    self.pending.append((number, record))
                 else:
-                    self._take(record, where)
-        self._drop_pending()
+                    self._take(record, number)
+        self._drop_pending(self._sound_groups())
 
-    def _take(self, record: Record, where: str) -> None:
+    def _take(self, record: Record, number: int) -> None:
+        where = f"{self.path.name}:{number}"
+        if "schema" not in record or "kind" not in record:
+            self.problems.add("line of something else, skipped", where)
+            return
+        if record["schema"] != SCHEMA_VERSION:
+            found = record["schema"]
+            raise LedgerError(f"{self.path}:{number}: schema {found!r}; this version reads {SCHEMA_VERSION}")
         kind = record["kind"]
         record["attempt"] = self.attempt
         try:
@@ -149,24 +155,42 @@ class _AttemptReader:
                 if not all(isinstance(record.get(name, {}), dict) for name in ("options", "task", "setup")):
                     raise ValueError("options, task or setup")
                 self.ledger.runs.append(record)
-            elif kind == "group":
-                check_group(record)
-                self.pending.append(record)
             elif kind == "step":
                 self._end_step(record)
             else:
                 self.problems.add(f"line of unknown kind {kind!r}, skipped", where)
-        except (KeyError, TypeError, ValueError) as error:
+        except _UNSOUND as error:
             if isinstance(error, LedgerError):
                 raise
             self.problems.add(f"{kind} line that lacks or misuses {error}, skipped", where)
+
+    def _sound_groups(self) -> list[Record]:
+        """Empties `pending` and returns its groups whose columns can be relied on."""
+        pending, self.pending = self.pending, []
+        groups = [record for _, record in pending]
+        try:
+            check_groups(groups)
+        except _UNSOUND:
+            groups = [record for number, record in pending if self._is_sound(record, number)]
+        for group in groups:
+            group["attempt"] = self.attempt
+        return groups
+
+    def _is_sound(self, record: Record, number: int) -> bool:
+        try:
+            check_groups([record])
+        except _UNSOUND as error:
+            self.problems.add(f"group line that lacks or misuses {error}, skipped", f"{self.path.name}:{number}")
+            return False
+        return True
 
     def _end_step(self, record: Record) -> None:
         number = record["step"]
         if type(number) is not int:
             raise ValueError("step")
         launched = record["fates"]["launched"]["rollouts"]
-        own = [group for group in self.pending if group["step"] == number]
+        groups = self._sound_groups()
+        own = [group for group in groups if group["step"] == number]
         try:
             check_balance(balance(own), launched, f"{self.path.name} step {number}")
             check_balance(record["fates"], launched, f"{self.path.name} line of step {number}")
@@ -176,18 +200,17 @@ class _AttemptReader:
             self.ledger.unbalanced.append(str(error))
         if number in self.finished:
             self.problems.add("step written twice in one attempt", f"{self.path.name} step {number}")
-        self.pending = [group for group in self.pending if group["step"] != number]
-        self._drop_pending()
+        if len(own) < len(groups):
+            self._drop_pending([group for group in groups if group["step"] != number])
         for group in own:
             self.on_group(group)
         self.ledger.steps.append(record)
         self.finished.add(number)
 
-    def _drop_pending(self) -> None:
+    def _drop_pending(self, groups: list[Record]) -> None:
         """Groups without a step line: their step was cut off while it was written."""
-        for group in self.pending:
+        for group in groups:
             _count(self.unfinished, group["step"], len(group["slots"]["tokens"]), sum(group["slots"]["tokens"]))
-        self.pending = []
 
     def read_journal(self, path: Path) -> None:
         """Counts what was launched in steps that never finished, from the journal or the cut-off lines."""
@@ -197,7 +220,7 @@ class _AttemptReader:
                 for _, note in parse_lines(lines, path.name, self.problems):
                     try:
                         _count(launched, int(note["step"]), len(note.get("launched", ())), note.get("tokens", 0))
-                    except (KeyError, TypeError, ValueError) as error:
+                    except _UNSOUND as error:
                         self.problems.add(f"note that lacks or misuses {error}, skipped", path.name)
         for step in sorted((self.unfinished.keys() | launched.keys()) - self.finished):
             counts = max(
@@ -218,21 +241,28 @@ def _count(totals: dict[int, dict[str, int]], step: int, rollouts: int, tokens: 
     counts["tokens"] += tokens
 
 
-def check_group(record: Record) -> None:
-    """Raises KeyError, TypeError or ValueError unless the columns of a group can be relied on."""
-    slots = record["slots"]
-    if len({len(slots[name]) for name in _COLUMNS}) != 1:
+def check_groups(groups: Sequence[Record]) -> None:
+    """Raises KeyError, TypeError or ValueError unless the columns of every group can be relied on.
+
+    All groups are looked at together, column by column, which is several times as fast as one by one.
+    """
+    slots = list(map(itemgetter("slots"), groups))
+    outcomes, tokens, *others = (list(map(itemgetter(name), slots)) for name in _COLUMNS)
+    lengths = list(map(len, tokens))
+    if any(list(map(len, column)) != lengths for column in (outcomes, *others)):
         raise ValueError("slots of equal length")
-    tokens = slots["tokens"]
-    if not set(map(type, tokens)) <= {int} or min(tokens, default=0) < 0:
+    counts = list(chain.from_iterable(tokens))
+    if not set(map(type, counts)) <= {int} or min(counts, default=0) < 0:
         raise ValueError("slots.tokens, counts >= 0")
-    if not set(slots["outcome"]) <= {0, 1, None}:
+    if not set(chain.from_iterable(outcomes)) <= {0, 1, None}:
         raise ValueError("slots.outcome of 0, 1, null")
-    if record["verdict"] not in _VERDICTS or record["fate"] not in _FATES:
-        raise ValueError("verdict or fate")
+    for name, allowed in (("verdict", _VERDICTS), ("fate", _FATES)):
+        if not set(map(itemgetter(name), groups)) <= allowed:
+            raise ValueError("verdict or fate")
     for name in _COUNTS:
-        if type(record[name]) is not int:
+        if not set(map(type, map(itemgetter(name), groups))) <= {int}:
             raise ValueError(name)
-    if len(record["prior"]) != 2 or not min(record["prior"]) > 0:
+    priors = list(map(itemgetter("prior"), groups))
+    if not set(map(len, priors)) <= {2} or not min(chain.from_iterable(priors), default=1) > 0:
         raise ValueError("prior, two numbers > 0")
-    hash(record["prompt_id"])
+    set(map(itemgetter("prompt_id"), groups))

@@ -11,6 +11,8 @@ from verl_sara.core import Fate, Group, SaraError
 SCHEMA_VERSION = 1
 LEDGER_NAME = re.compile(r"ledger\.attempt-(\d+)\.jsonl")
 Record = dict[str, Any]
+_FATES = tuple(fate.value for fate in Fate)
+_UNITS = ("groups", "rollouts", "tokens")
 
 
 class LedgerError(SaraError, ValueError):
@@ -57,22 +59,21 @@ def balance(groups: Iterable[Record]) -> dict[str, dict[str, int]]:
 
     Groups without a rollout (registered, never started) count nowhere.
     """
-    totals = {name: {"groups": 0, "rollouts": 0, "tokens": 0} for name in (*(f.value for f in Fate), "launched")}
+    cells = {fate: [0, 0, 0] for fate in _FATES}
     for record in groups:
-        tokens = record["slots"]["tokens"]
-        if not tokens:
-            continue
-        for name in (record["fate"], "launched"):
-            totals[name]["groups"] += 1
-            totals[name]["rollouts"] += len(tokens)
-            totals[name]["tokens"] += sum(tokens)
-    return totals
+        if tokens := record["slots"]["tokens"]:
+            cell = cells[record["fate"]]
+            cell[0] += 1
+            cell[1] += len(tokens)
+            cell[2] += sum(tokens)
+    cells["launched"] = [sum(column) for column in zip(*cells.values(), strict=True)]
+    return {name: dict(zip(_UNITS, cell, strict=True)) for name, cell in cells.items()}
 
 
 def check_balance(totals: dict[str, dict[str, int]], rollouts: int, where: str) -> None:
     """Raises LedgerError unless the fates add up to the `rollouts` that were launched."""
-    for unit in ("groups", "rollouts", "tokens"):
-        fates = sum(totals[fate.value][unit] for fate in Fate)
+    for unit in _UNITS:
+        fates = sum(totals[fate][unit] for fate in _FATES)
         if fates != totals["launched"][unit]:
             raise LedgerError(f"{where}: fates hold {fates} {unit}, launched {totals['launched'][unit]}")
     if totals["launched"]["rollouts"] != rollouts:

@@ -46,8 +46,7 @@ class IdealDs:
         if not known and group["verdict"] not in ("commit", "abandon"):
             return
         outcomes = group["slots"]["outcome"]
-        passed = sum(x or 0 for x in outcomes)
-        is_mixed = 0 < passed < len(outcomes)
+        is_mixed = 0 in outcomes and 1 in outcomes
         sums = self._steps.setdefault((group.get("attempt", 1), group["step"]), [0.0, 0.0, 0.0])
         sums[0] += group["group_size"]
         sums[1] += is_mixed

@@ -1,39 +1,49 @@
 """Tokens of rollouts by outcome and by fate of their group: why tokens save more or less than rollouts."""
 
 import math
-from collections.abc import Mapping
+from itertools import compress
+from operator import mul
 from typing import Any
 
 from verl_sara.metrics.estimates import Z95, Estimate
 
 Record = dict[str, Any]
-OUTCOMES: Mapping[int | None, str] = {1: "passed", 0: "failed", None: "no outcome"}
 
 
 class Lengths:
     """Running mean of tokens per rollout, by outcome and by fate."""
 
     def __init__(self) -> None:
-        self._sums: dict[str, list[float]] = {name: [0, 0, 0] for name in OUTCOMES.values()}
-        self._by_outcome = {outcome: self._sums[name] for outcome, name in OUTCOMES.items()}
+        self._sums: dict[str, list[int]] = {}
 
     def add(self, group: Record) -> None:
         """Takes the rollouts of one group."""
-        of_fate = self._sums.setdefault(f"fate {group['fate']}", [0, 0, 0])
-        for outcome, tokens in zip(group["slots"]["outcome"], group["slots"]["tokens"], strict=True):
-            square = tokens * tokens
-            for sums in (self._by_outcome[outcome], of_fate):
-                sums[0] += 1
-                sums[1] += tokens
-                sums[2] += square
+        outcomes, tokens = group["slots"]["outcome"], group["slots"]["tokens"]
+        passed = list(compress(tokens, outcomes))
+        self._take("passed", passed)
+        if len(passed) < len(tokens):
+            unknown = [count for outcome, count in zip(outcomes, tokens, strict=True) if outcome is None]
+            failed = tokens
+            if passed or unknown:
+                failed = [count for outcome, count in zip(outcomes, tokens, strict=True) if outcome == 0]
+            self._take("failed", failed)
+            self._take("no outcome", unknown)
+        self._take(f"fate {group['fate']}", tokens)
+
+    def _take(self, name: str, tokens: list[int]) -> None:
+        if tokens:
+            sums = self._sums.setdefault(name, [0, 0, 0])
+            sums[0] += len(tokens)
+            sums[1] += sum(tokens)
+            sums[2] += sum(map(mul, tokens, tokens))
 
     def count(self, name: str) -> int:
         """Returns the rollouts of an outcome ("passed", "failed", "no outcome") or "fate <fate>"."""
-        return int(self._sums.get(name, [0])[0])
+        return self._sums.get(name, [0])[0]
 
     def mean(self, name: str) -> Estimate:
         """Returns their mean tokens, rollouts taken as independent; NaN if there are none."""
-        count, total, squares = self._sums.get(name, (0, 0.0, 0.0))
+        count, total, squares = self._sums.get(name, (0, 0, 0))
         if not count:
             return Estimate(math.nan)
         mean = total / count

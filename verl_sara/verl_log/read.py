@@ -102,7 +102,8 @@ def _step_lines(path: Path, problems: Problems) -> Iterator[tuple[int, int, str]
     found: tuple[int, int, str] | None = None
     with open_lines(path) as lines:
         for line_number, raw in enumerate(lines, start=1):
-            line = _REPEATED.sub("", _RAY.sub("", _COLOUR.sub("", raw).rstrip())).rstrip()
+            text = _COLOUR.sub("", raw.decode("utf-8", "replace")).rstrip()
+            line = _REPEATED.sub("", _RAY.sub("", text)).rstrip()
             match = _STEP.search(line)
             line = line if match else line.lstrip()
             if found and not match and line and _continues(found[2], line):

@@ -20,20 +20,22 @@ from verl_sara.core import (
 )
 from verl_sara.ledger import balance
 from verl_sara.metrics import (
+    Audits,
     Estimate,
+    FullGroups,
     IdealDs,
     Lengths,
     Occupancy,
     RatioOfRatios,
-    Replay,
     Stopping,
+    audit_metrics,
+    clopper_pearson,
     cost_per_effective_group,
     effective_fraction,
     groups_trained,
     ideal_ds_cost,
     proportion,
     ratio,
-    replay,
     saving,
     step_metrics,
 )
@@ -161,13 +163,20 @@ def by_the_machine(outcomes, rule):
     return group.num_launched, group.phase is Phase.COMPLETE
 
 
+def full_groups(groups):
+    full = FullGroups()
+    for group in groups:
+        full.add(group)
+    return full
+
+
 @given(OUTCOMES, st.sampled_from([0.1, 0.2, 0.35, 0.4, 0.5, 0.7]))
 def test_a_replayed_saving_agrees_with_the_group_machine(groups, tau_low):
     rule = SaraThreshold(tau_low)
     played = [by_the_machine(outcomes, rule) for outcomes in groups]
     rollouts, kept = (sum(column) for column in zip(*played, strict=True))
     mixed = sum(0 < sum(outcomes) < 8 for outcomes in groups)
-    found = replay(map(record, groups), rule, **PAPER)
+    found = full_groups(map(record, groups)).replay(rule, **PAPER).rollouts
     if not kept:
         assert math.isnan(found.value)
     else:
@@ -177,10 +186,8 @@ def test_a_replayed_saving_agrees_with_the_group_machine(groups, tau_low):
 def test_replay_of_four_groups_by_hand():
     """n* = 5: the all-fail group costs 5, the mixed one whose first five fail is wrongly abandoned."""
     groups = [[0] * 8, [0] * 5 + [1] * 3, [1, 0] * 4, [1, 1, 1, 1, 0, 0, 0, 0]]
-    runner = Replay(SaraThreshold(0.4), **PAPER)
-    for outcomes in groups:
-        runner.add(record(outcomes, tokens=[1, 2, 3, 4, 5, 6, 7, 8]))
-    result = runner.result()
+    full = full_groups(record(outcomes, tokens=[1, 2, 3, 4, 5, 6, 7, 8]) for outcomes in groups)
+    result = full.replay(SaraThreshold(0.4), **PAPER)
     # rollouts: (5 + 5 + 8 + 8) / 2 kept, against 32 / 3 mixed; tokens: (15 + 15 + 36 + 36) / 2, 144 / 3
     assert result.rollouts.value == pytest.approx((26 / 2) / (32 / 3))
     assert result.tokens.value == pytest.approx((102 / 2) / (144 / 3))
@@ -189,10 +196,27 @@ def test_replay_of_four_groups_by_hand():
     assert result.effective_share().value == 0.75
 
 
-def test_replay_passes_over_groups_that_are_not_full_and_refuses_to_invent():
-    partial = [record([0] * 5), record([0, 1, None, 1, 1, 1, 1, 1])]
-    with pytest.raises(ValueError, match="no full group"):
-        replay(partial, SaraThreshold(0.4), **PAPER)
+@given(
+    st.lists(st.tuples(st.lists(st.integers(0, 1), min_size=8, max_size=8), st.integers(1, 99)), max_size=20),
+    st.sampled_from([0.1, 0.3, 0.4, 0.6]),
+)
+def test_sums_over_groups_that_begin_alike_give_the_intervals_of_the_groups(groups, tau_low):
+    """The second route: the rule on every group, a term of the ratio each."""
+    lines = [record(outcomes, tokens=[1 + 7 * i % size for i in range(8)]) for outcomes, size in groups]
+    rollouts, tokens = RatioOfRatios(), RatioOfRatios()
+    for line, (outcomes, _) in zip(lines, groups, strict=True):
+        spent, is_kept = by_the_machine(outcomes, SaraThreshold(tau_low))
+        is_mixed, counts = 0 < sum(outcomes) < 8, line["slots"]["tokens"]
+        rollouts.add(spent, is_kept, 8, is_mixed)
+        tokens.add(sum(counts[:spent]), is_kept, sum(counts), is_mixed)
+    found = full_groups(lines).replay(SaraThreshold(tau_low), **PAPER)
+    for estimate, other in ((found.rollouts, rollouts.estimate()), (found.tokens, tokens.estimate())):
+        assert estimate.as_list() == pytest.approx(other.as_list(), abs=1e-6)
+
+
+def test_replay_passes_over_groups_that_are_not_full_and_invents_nothing():
+    found = full_groups([record([0] * 5), record([0, 1, None, 1, 1, 1, 1, 1])]).replay(SaraThreshold(0.4), **PAPER)
+    assert found.num_groups == 0 and math.isnan(found.rollouts.value) and math.isnan(found.wrong_rate().value)
 
 
 # ---- ideal dynamic sampling -------------------------------------------------------------------
@@ -263,6 +287,48 @@ def test_audits_are_counted_by_side():
         stopping.add(record(outcomes, fate="audit", verdict="abandon", reason=reason, n0=5, n1=5))
     audited = {side: found[:2] for side, found in stopping.audited().items()}
     assert audited == {"all_fail": (2, 1), "all_pass": (1, 0), "both": (3, 1)}
+
+
+def test_audits_that_were_trained_are_audits_and_cut_groups_are_none():
+    run, step = Audits(), Audits()
+    mixed = {"verdict": "abandon", "reason": "all_fail", "verdict_length": 5, "p_eff": 0.3}
+    assert step.add(record([0] * 7 + [1], fate="trained", **mixed))
+    assert step.add(record([0] * 8, fate="saturated_trained", **mixed))
+    assert not step.add(record([0] * 5, fate="abandoned", **mixed))
+    assert not step.add(record([0] * 8, fate="abandoned", **mixed | {"verdict_length": 8}))
+    assert not step.add(record([0, 1] * 4))
+    run.load_state_dict(step.state_dict())
+    numbers = audit_metrics(step, run)
+    assert numbers["sara/audits_total"] == numbers["sara/audits_run"] == 2
+    for name in ("sara/wrong_abandon_rate", "sara/wrong_abandon_rate_run"):
+        assert numbers[name] == 0.5 and numbers[f"{name}_predicted"] == 0.3
+        assert numbers[f"{name}_lower"] == pytest.approx(1 - math.sqrt(0.975))
+        assert numbers[f"{name}_upper"] == pytest.approx(math.sqrt(0.975))
+    assert audit_metrics(Audits(), Audits()) == {"sara/audits_total": 0, "sara/audits_run": 0}
+
+
+@pytest.mark.parametrize("total, upper", [(100, 0.244), (400, 0.204), (1000, 0.191)])
+def test_the_one_sided_bound_at_17_percent(total, upper):
+    assert clopper_pearson(17 * total // 100, total, 0.05).high == pytest.approx(upper, abs=5e-4)
+
+
+@given(st.integers(1, 40), st.data())
+def test_the_exact_interval_leaves_out_its_tails(total, data):
+    count = data.draw(st.integers(0, total))
+    interval = clopper_pearson(count, total)
+
+    def prob(rate, counts):
+        return sum(math.comb(total, x) * rate**x * (1 - rate) ** (total - x) for x in counts)
+
+    assert interval.low <= interval.value <= interval.high
+    if count:
+        assert prob(interval.low, range(count, total + 1)) == pytest.approx(0.025)
+    else:
+        assert interval.low == 0.0
+    if count < total:
+        assert prob(interval.high, range(count + 1)) == pytest.approx(0.025)
+    else:
+        assert interval.high == 1.0
 
 
 # ---- lengths and occupancy --------------------------------------------------------------------

@@ -1,5 +1,6 @@
 """Whatever the pool, the settings and the order of arrival: what a step always keeps."""
 
+import json
 import pickle
 
 from hypothesis import given, settings
@@ -9,13 +10,19 @@ from step_host import Pool, decided, drive
 from verl_sara.core import (
     BetaPrior,
     CommitRate,
+    EmpiricalBayesPrior,
     Fate,
     FullGroup,
+    HistoryPrior,
     Phase,
+    RenewalOptimal,
+    RunningYield,
     SaraThreshold,
     StepAllocator,
     StepSettings,
     Verdict,
+    learn,
+    merge_changes,
 )
 
 RATES = st.lists(st.sampled_from([0.0, 0.02, 0.1, 0.3, 0.5, 0.8, 0.97, 1.0]), min_size=1, max_size=12)
@@ -187,3 +194,51 @@ def test_dynamic_sampling_trains_the_first_effective_groups(rates, seed, k, batc
     trained = [uid for uid, fate in fates.items() if fate is Fate.TRAINED]
     mixed = [uid for uid in allocator.groups if len({pool.result(uid, slot)[1] for slot in range(k)}) == 2]
     assert trained == mixed[:batch_size]
+
+
+class Run(Pool):
+    """Steps of RenewalOptimal with the history prior; every sixth prompt is the same."""
+
+    def __init__(self, s, rates, seed):
+        super().__init__(rates, seed, audit_rate=0.2)
+        self.settings, self.commit_rate, self.meter = s, CommitRate(), RunningYield()
+        self.history = HistoryPrior(EmpiricalBayesPrior(s.group_size), 0.9)
+        self.rule = RenewalOptimal(self.meter, 0.4, 2, s.group_completion == "full")
+
+    def register(self, allocator):
+        i, prompt_id = self.num_prompts, f"p{self.num_prompts % 6}"
+        self.num_prompts += 1
+        allocator.register(f"u{i}", prompt_id, self.history.prior_for(prompt_id), audited=i % 5 == 0)
+
+    def run_step(self, order):
+        """Returns the fates and what the priors made of the prompts."""
+        allocator = StepAllocator(self.settings, self.rule, self.commit_rate)
+        fates = drive(allocator, self, seed=order)
+        self.commit_rate.end_step(*allocator.num_decided())
+        learn(allocator.groups.values(), self.history, self.meter)
+        return fates, [(group.prior, group.lengths, group.verdict) for group in allocator.groups.values()]
+
+    def state_dict(self):
+        return {name: getattr(self, name).state_dict() for name in ("history", "meter", "commit_rate")}
+
+    def restored(self):
+        """Returns a new run that goes on from this one's checkpoint."""
+        other = Run(self.settings, self.rates, self.seed)
+        other.num_prompts = self.num_prompts
+        for name, state in json.loads(json.dumps(self.state_dict())).items():
+            getattr(other, name).load_state_dict(state)
+        return other
+
+
+@settings(max_examples=60, deadline=None)
+@given(step_settings(keep_saturated=False), RATES, SEEDS, SEEDS, st.integers(0, 4))
+def test_a_run_restored_between_two_steps_goes_on_as_if_it_had_not_stopped(s, rates, seed, order, stop):
+    whole, parts, kept = Run(s, rates, seed), Run(s, rates, seed), {}
+    for step in range(5):
+        if step == stop:
+            parts = parts.restored()
+        assert whole.run_step(order + step) == parts.run_step(order + step)
+        # what a host has that is told the state once, and after that the changes only
+        kept = merge_changes(kept, parts.history.changes() if step != stop else parts.history.state_dict())
+        assert kept == parts.history.state_dict()
+    assert whole.state_dict() == parts.state_dict()

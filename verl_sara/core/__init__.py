@@ -19,7 +19,7 @@ from verl_sara.core.fate import TRAINED_FATES, Fate, fates
 from verl_sara.core.feedback import learn
 from verl_sara.core.group import TRANSITIONS, Event, Group, Phase, Reason, Slot, SlotStatus, Verdict
 from verl_sara.core.posterior import UNIFORM, BetaPrior, expected_cost, prob_effective, prob_keep
-from verl_sara.core.priors import EmpiricalBayesPrior, FixedPrior, HistoryPrior, PriorSource
+from verl_sara.core.priors import EmpiricalBayesPrior, FixedPrior, HistoryPrior, PriorSource, merge_changes
 from verl_sara.core.renewal import GuardedThreshold, RenewalOptimal, RunningYield
 from verl_sara.core.settings import StepSettings
 from verl_sara.core.stopping import (
@@ -68,6 +68,7 @@ __all__ = [
     "expected_cost",
     "fates",
     "learn",
+    "merge_changes",
     "prob_effective",
     "prob_keep",
     "run_step",

@@ -10,6 +10,7 @@ fit has seen: a selector that prefers some prompts changes the population.
 """
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -48,6 +49,10 @@ class PriorSource(Protocol):
         """Returns the state between two steps, of plain numbers, strings, lists and dicts."""
         ...
 
+    def changes(self) -> dict[str, Any]:
+        """Returns of the state what the last step changed, for `merge_changes`."""
+        ...
+
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restores a state exactly; a state of another kind raises KeyError."""
         ...
@@ -72,6 +77,10 @@ class FixedPrior:
         """Does nothing."""
 
     def state_dict(self) -> dict[str, Any]:
+        """Returns an empty state."""
+        return {}
+
+    def changes(self) -> dict[str, Any]:
         """Returns an empty state."""
         return {}
 
@@ -131,6 +140,10 @@ class EmpiricalBayesPrior:
         """Returns histogram and fit."""
         return {"counts": list(self.counts), "alpha": self.prior.alpha, "beta": self.prior.beta}
 
+    def changes(self) -> dict[str, Any]:
+        """Returns histogram and fit: every step changes both."""
+        return self.state_dict()
+
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restores histogram and fit."""
         _check_names(state, {"counts", "alpha", "beta"})
@@ -159,6 +172,7 @@ class HistoryPrior:
     step: int = 0
     tallies: dict[str, tuple[float, float, int]] = field(default_factory=dict)
     _pending: list[tuple[str, int, int]] = field(default_factory=list)
+    _changed: set[str] = field(default_factory=set, compare=False)
 
     def __post_init__(self) -> None:
         check_decay(self.decay)
@@ -183,11 +197,19 @@ class HistoryPrior:
         for prompt_id, new_passes, new_fails in self._pending:
             passes, fails = self._tally(prompt_id)
             self.tallies[prompt_id] = (passes + new_passes, fails + new_fails, self.step)
+        self._changed = {prompt_id for prompt_id, _, _ in self._pending}
         self._pending = []
 
     def state_dict(self) -> dict[str, Any]:
         """Returns the population's state and the tallies."""
-        tallies = {prompt_id: list(tally) for prompt_id, tally in self.tallies.items()}
+        return self._state(self.tallies)
+
+    def changes(self) -> dict[str, Any]:
+        """Returns the population's state and the tallies of the last step's prompts."""
+        return self._state(self._changed)
+
+    def _state(self, prompt_ids: Iterable[str]) -> dict[str, Any]:
+        tallies = {prompt_id: list(self.tallies[prompt_id]) for prompt_id in prompt_ids}
         return {"population": self.population.state_dict(), "step": self.step, "tallies": tallies}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -201,6 +223,13 @@ class HistoryPrior:
         passes, fails, at = self.tallies.get(prompt_id, (0.0, 0.0, self.step))
         factor = self.decay ** (self.step - at)
         return factor * passes, factor * fails
+
+
+def merge_changes(state: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
+    """Returns a source's `state_dict` from an earlier one and the `changes` since, or another full state."""
+    if "tallies" not in changes or "tallies" not in state:
+        return changes
+    return {**changes, "tallies": {**state["tallies"], **changes["tallies"]}}
 
 
 def fit_beta(counts: list[float], group_size: int, *, pull: float = 2.0, start: BetaPrior = UNIFORM) -> BetaPrior:

@@ -9,18 +9,20 @@ Everything that looks at groups takes them one by one, so that memory does not g
 
 - estimates: numbers with intervals
 - steps: cost and yield of steps
-- replay: a rule over full groups
+- replay: rules over full groups
 - ideal: bounds on ideal dynamic sampling
 - lengths: tokens of rollouts by outcome
 - occupancy: how busy the steps were
-- stopping: verdicts, calibration of p_eff, audited wrong abandons
+- stopping: verdicts, calibration of p_eff
+- audits: audited wrong abandons, with exact bounds
 """
 
+from verl_sara.metrics.audits import Audits, audit_metrics, clopper_pearson
 from verl_sara.metrics.estimates import Estimate, RatioOfRatios, proportion, ratio, saving
 from verl_sara.metrics.ideal import Bounds, IdealDs, ideal_ds_cost
 from verl_sara.metrics.lengths import Lengths
 from verl_sara.metrics.occupancy import Occupancy
-from verl_sara.metrics.replay import Replay, Replayed, is_full, replay
+from verl_sara.metrics.replay import FullGroups, Replayed, is_full
 from verl_sara.metrics.steps import (
     cost_per_effective_group,
     effective_fraction,
@@ -31,15 +33,18 @@ from verl_sara.metrics.steps import (
 from verl_sara.metrics.stopping import Stopping
 
 __all__ = [
+    "Audits",
     "Bounds",
     "Estimate",
+    "FullGroups",
     "IdealDs",
     "Lengths",
     "Occupancy",
     "RatioOfRatios",
-    "Replay",
     "Replayed",
     "Stopping",
+    "audit_metrics",
+    "clopper_pearson",
     "cost_per_effective_group",
     "effective_fraction",
     "effective_groups",
@@ -48,7 +53,6 @@ __all__ = [
     "is_full",
     "proportion",
     "ratio",
-    "replay",
     "saving",
     "step_metrics",
 ]

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from operator import add
 
 Z95 = 1.959963984540054
 """97.5 % point of the standard normal distribution."""
@@ -66,22 +67,17 @@ class RatioOfRatios:
 
     def add(self, a: float, b: float, c: float, d: float) -> None:
         """Takes one pair of pairs."""
-        self.count += 1
-        sums, products = self._sums, self._products
-        sums[0] += a
-        sums[1] += b
-        sums[2] += c
-        sums[3] += d
-        products[0] += a * a
-        products[1] += b * b
-        products[2] += c * c
-        products[3] += d * d
-        products[4] += a * b
-        products[5] += a * c
-        products[6] += a * d
-        products[7] += b * c
-        products[8] += b * d
-        products[9] += c * d
+        self.add_sums(1, b, d, a=a, c=c, aa=a * a, cc=c * c, ac=a * c)
+
+    def add_sums(
+        self, count: int, b: float, d: float, *, a: float, c: float, aa: float, cc: float, ac: float
+    ) -> None:
+        """Takes `count` pairs of pairs that share b and d, as the sums of their a, c, a a, c c and a c."""
+        self.count += count
+        terms = (a, b * count, c, d * count)
+        products = (aa, b * b * count, cc, d * d * count, a * b, ac, a * d, b * c, b * d * count, c * d)
+        self._sums = list(map(add, self._sums, terms))
+        self._products = list(map(add, self._products, products))
 
     def estimate(self) -> Estimate:
         """Returns the ratio, its interval on the log scale; NaN if a sum is 0."""

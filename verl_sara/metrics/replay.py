@@ -1,11 +1,11 @@
-"""A stopping rule run over full groups that another arm generated: paired, on the same outcomes."""
+"""Stopping rules run over full groups that another arm generated: paired, on the same outcomes."""
 
 from collections import Counter
-from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import Any
 
-from verl_sara.core import BetaPrior, StopLengths, StoppingRule, align_lengths, stage_boundaries
+from verl_sara.core import BetaPrior, StoppingRule, align_lengths, stage_boundaries
 from verl_sara.metrics.estimates import Estimate, RatioOfRatios, proportion
 
 Record = dict[str, Any]
@@ -51,68 +51,84 @@ class Replayed:
         return proportion(self.num_mixed - sum(self.num_wrong.values()), self.num_mixed)
 
 
-class Replay:
-    """Runs a rule over full groups, in their launch order, one by one.
+@dataclass(slots=True)
+class _Alike:
+    """Full groups of one size that begin alike, with sums over their tokens.
 
-    An abandoned group costs its stop length, any other k. A renewal ratio: waves, surplus and budget
-    play no part. The intervals treat the groups as independent.
+    Attributes:
+      count: Groups.
+      tokens: Sum of a group's tokens.
+      squares: Sum of its square.
+      prefixes: By n - 1 for every n < k up to which the outcomes are equal: sum of the tokens of the first n
+        rollouts, of its square, of its product with the group's tokens.
     """
 
-    def __init__(self, rule: StoppingRule, *, prior: BetaPrior, probe_size: int, increment: int) -> None:
-        self._rule, self._prior, self._probe_size, self._increment = rule, prior, probe_size, increment
-        self._lengths: dict[int, StopLengths] = {}
-        self._rollouts, self._tokens = RatioOfRatios(), RatioOfRatios()
-        self._mixed, self._abandoned, self._wrong = 0, Counter[str](), Counter[str]()
+    count: int = 0
+    tokens: int = 0
+    squares: int = 0
+    prefixes: list[list[int]] = field(default_factory=list)
+
+
+class FullGroups:
+    """Full groups, taken one by one; any rule can be replayed on them afterwards.
+
+    What a rule does to a group depends on how many equal outcomes it begins with, in launch order. So
+    sums by that number are kept: memory does not grow with the groups, and a rule costs no further reading.
+    """
+
+    def __init__(self) -> None:
+        self._alike: dict[tuple[int, int, int], _Alike] = {}
 
     def add(self, group: Record) -> None:
         """Takes one group; those that are not full are passed over."""
-        if not is_full(group):
+        if not is_full(group) or not group["group_size"]:
             return
         outcomes, tokens, k = group["slots"]["outcome"], group["slots"]["tokens"], group["group_size"]
-        lengths = self._stop_lengths(k)
-        is_abandoned = not any(outcomes[: lengths.fail]) or all(outcomes[: lengths.passed])
-        is_mixed = 0 < sum(outcomes) < k
-        stop = (lengths.passed if outcomes[0] else lengths.fail) if is_abandoned else k
-        is_kept = is_mixed and not is_abandoned
-        self._rollouts.add(stop, is_kept, k, is_mixed)
-        self._tokens.add(sum(tokens[:stop]), is_kept, sum(tokens), is_mixed)
-        self._mixed += is_mixed
-        if is_abandoned:
-            side = "all_pass" if outcomes[0] else "all_fail"
-            self._abandoned[side] += 1
-            self._wrong[side] += is_mixed
+        first = outcomes[0]
+        num_equal = outcomes.index(1 - first) if 1 - first in outcomes else k
+        alike = self._alike.get((k, first, num_equal))
+        if alike is None:
+            alike = self._alike[k, first, num_equal] = _Alike(prefixes=[[0, 0, 0] for _ in range(min(num_equal, k - 1))])
+        total = sum(tokens)
+        alike.count += 1
+        alike.tokens += total
+        alike.squares += total * total
+        for sums, spent in zip(alike.prefixes, accumulate(tokens), strict=False):
+            sums[0] += spent
+            sums[1] += spent * spent
+            sums[2] += spent * total
 
-    def _stop_lengths(self, group_size: int) -> StopLengths:
-        if group_size not in self._lengths:
-            boundaries = stage_boundaries(group_size, self._probe_size, self._increment)
-            lengths = self._rule.lengths(self._prior, group_size)
-            self._lengths[group_size] = align_lengths(lengths, boundaries)
-        return self._lengths[group_size]
+    def replay(self, rule: StoppingRule, *, prior: BetaPrior, probe_size: int, increment: int) -> Replayed:
+        """Returns what a rule would have spent and kept.
 
-    def result(self) -> Replayed:
-        """Returns the ratios over the groups that were taken."""
+        An abandoned group costs its stop length, any other k. A renewal ratio: waves, surplus and
+        budget play no part. The intervals treat the groups as independent.
+        """
+        rollouts, tokens = RatioOfRatios(), RatioOfRatios()
+        num_mixed, abandoned, wrong = 0, Counter[str](), Counter[str]()
+        for (k, first, num_equal), alike in sorted(self._alike.items()):
+            lengths = align_lengths(rule.lengths(prior, k), stage_boundaries(k, probe_size, increment))
+            length = lengths.passed if first else lengths.fail
+            is_mixed, is_abandoned = num_equal < k, num_equal >= length
+            is_kept, count = is_mixed and not is_abandoned, alike.count
+            stop, spent = k, [alike.tokens, alike.squares, alike.squares]
+            if is_abandoned and length < k:
+                stop, spent = length, alike.prefixes[length - 1]
+            rollouts.add_sums(
+                count, is_kept, is_mixed, a=stop * count, c=k * count, aa=stop**2 * count, cc=k**2 * count, ac=stop * k * count
+            )
+            tokens.add_sums(
+                count, is_kept, is_mixed, a=spent[0], c=alike.tokens, aa=spent[1], cc=alike.squares, ac=spent[2]
+            )
+            num_mixed += is_mixed * count
+            if is_abandoned:
+                abandoned[SIDES[first]] += count
+                wrong[SIDES[first]] += is_mixed * count
         return Replayed(
-            rollouts=self._rollouts.estimate(),
-            tokens=self._tokens.estimate(),
-            num_groups=self._rollouts.count,
-            num_mixed=self._mixed,
-            num_abandoned={side: self._abandoned[side] for side in SIDES},
-            num_wrong={side: self._wrong[side] for side in SIDES},
+            rollouts=rollouts.estimate(),
+            tokens=tokens.estimate(),
+            num_groups=rollouts.count,
+            num_mixed=num_mixed,
+            num_abandoned={side: abandoned[side] for side in SIDES},
+            num_wrong={side: wrong[side] for side in SIDES},
         )
-
-
-def replay(
-    groups: Iterable[Record], rule: StoppingRule, *, prior: BetaPrior, probe_size: int, increment: int
-) -> Estimate:
-    """Returns the rule's rollouts per effective group relative to full groups on the same outcomes.
-
-    Raises:
-      ValueError: If no full group is there.
-    """
-    runner = Replay(rule, prior=prior, probe_size=probe_size, increment=increment)
-    for group in groups:
-        runner.add(group)
-    result = runner.result()
-    if not result.num_groups:
-        raise ValueError("no full group to replay; needed: a ledger of the preset ds, verl_ds or uniform")
-    return result.rollouts

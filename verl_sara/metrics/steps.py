@@ -36,13 +36,12 @@ def effective_fraction(steps: Sequence[Record]) -> Estimate:
 def step_metrics(step: Record) -> dict[str, float]:
     """Returns a step's numbers for verl's logger.
 
-    Names end in `_total` where an async aggregator has to add them up, and avoid "max" and "min",
-    by which it would choose another reduction.
+    Rounds are told only where the schedule has them. Names end in `_total` where an async aggregator
+    has to add them up, and avoid "max" and "min", by which it would choose another reduction.
     """
     numbers: dict[str, float] = {
         "sara/prompts_visited_total": _of(step, "launched", "groups"),
         "sara/groups_trained_total": groups_trained(step),
-        "sara/rounds": step["rounds"],
         "sara/commit_rate": step["commit_rate"],
         "sara/is_exhausted": float(step["is_exhausted"]),
         "sara/collect_s": step["collect_s"],
@@ -54,7 +53,7 @@ def step_metrics(step: Record) -> dict[str, float]:
             numbers[f"sara/{unit}_{name}_total"] = _of(step, fate, unit)
         if effective_groups(step):
             numbers[f"sara/{unit}_per_effective_group"] = cost_per_effective_group([step], unit).value
-    for name in ("accuracy_launched", "accuracy_trained"):
+    for name in ("rounds", "accuracy_launched", "accuracy_trained"):
         if step.get(name) is not None:
             numbers[f"sara/{name}"] = step[name]
     if groups_trained(step):

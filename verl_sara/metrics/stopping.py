@@ -4,7 +4,8 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import Any
 
-from verl_sara.core import BetaPrior, Fate, prob_effective
+from verl_sara.core import BetaPrior, prob_effective
+from verl_sara.metrics.audits import Audits
 from verl_sara.metrics.estimates import Estimate, proportion
 from verl_sara.metrics.replay import SIDES, is_full
 
@@ -41,7 +42,7 @@ class Stopping:
         self.verdicts: Counter[tuple[str, int]] = Counter()
         self.mixed_after: Counter[int] = Counter()
         self.num_full = self.num_full_mixed = 0
-        self._audits: Counter[tuple[str, bool]] = Counter()
+        self.audits = Audits()
         self._prefixes: dict[tuple[str, int], list[float]] = {}
         self._p_eff: dict[tuple[float, float, int, str], list[float]] = {}
 
@@ -53,9 +54,9 @@ class Stopping:
             return
         outcomes = group["slots"]["outcome"]
         is_mixed = 0 < sum(outcomes) < len(outcomes)
-        if group["fate"] == Fate.AUDIT.value:
-            self._audits[group["reason"], is_mixed] += 1
-        elif group["reason"] == "kept" or group["n0"] == group["n1"] == group["group_size"]:
+        if self.audits.add(group):
+            return
+        if group["reason"] == "kept" or group["n0"] == group["n1"] == group["group_size"]:
             self._take_full(group, outcomes, is_mixed)
 
     def _take_full(self, group: Record, outcomes: list[int], is_mixed: bool) -> None:
@@ -90,10 +91,5 @@ class Stopping:
         ]
 
     def audited(self) -> dict[str, tuple[int, int, Estimate]]:
-        """Returns (audits, mixed ones, q with its interval) by side and for "both"."""
-        counts = {side: (self._audits[side, False], self._audits[side, True]) for side in SIDES}
-        counts["both"] = (sum(n for n, _ in counts.values()), sum(m for _, m in counts.values()))
-        return {
-            side: (saturated + mixed, mixed, proportion(mixed, saturated + mixed))
-            for side, (saturated, mixed) in counts.items()
-        }
+        """Returns (audits, mixed ones, q with its exact interval) by side and for "both"."""
+        return {side: (*self.audits.counts(side), self.audits.rate(side)) for side in (*SIDES, "both")}

@@ -81,7 +81,7 @@ def replayed(runs: Runs) -> Table:
     """Returns the paper's rule replayed on the full groups of other arms."""
     rows = []
     for arm in runs.full:
-        result = arm.replays["paper"].result()
+        result = arm.replay(**runs.rule)
         saved = [_saved(estimate) for estimate in (result.rollouts, result.tokens)]
         rows.append([arm.name, integer(result.num_groups), *saved])
     rule = ", ".join(f"{name} {value}" for name, value in runs.rule.items())
@@ -209,14 +209,14 @@ def wrong_abandons(runs: Runs) -> Table:
         total, mixed, rate = arm.stopping.audited()["both"]
         rows.append([f"{arm.name}, audited", integer(total), integer(mixed), _share(rate), "n/a", "n/a"])
     for arm in runs.full:
-        result = arm.replays["paper"].result()
+        result = arm.replay(**runs.rule)
         cells = [_share(estimate) for estimate in (result.wrong_rate(), result.recall(), result.effective_share())]
         counts = (sum(result.num_abandoned.values()), sum(result.num_wrong.values()))
         rows.append([f"paper's rule on {arm.name}", *map(integer, counts), *cells])
     head = ["source", "abandoned n", "mixed n", "wrong-abandon rate q", "mixed groups kept", "mixed of all"]
     caption = (
-        "Wrong abandons [95 % Wilson interval]: audited groups were completed although abandoned; replayed "
-        "ones are full groups that the rule would have abandoned. Stopping pays in rollouts as long as "
+        "Wrong abandons [95 % interval, Clopper-Pearson for audits, Wilson for replays]: audited groups were "
+        "completed although abandoned; replayed ones are full groups that the rule would have abandoned. Stopping pays in rollouts as long as "
         "q <= (mixed of all) (1 - n*/k), n* the stop length."
     )
     return Table(caption, head, rows)
@@ -252,17 +252,14 @@ def ablation(runs: Runs) -> Table:
     """Returns the replayed rule by threshold."""
     rows = []
     for arm in runs.full:
-        for name, replay in arm.replays.items():
-            if name == "paper":
-                continue
-            result = replay.result()
+        for tau, result in runs.replays(arm).items():
             cells = [
                 _saved(result.rollouts),
                 _saved(result.tokens),
                 _share(result.wrong_rate()),
                 _share(result.recall()),
             ]
-            rows.append([arm.name, name.removeprefix("tau "), integer(result.num_groups), *cells])
+            rows.append([arm.name, f"{tau:g}", integer(result.num_groups), *cells])
     head = [
         "full groups of",
         "tau_low",

@@ -26,6 +26,7 @@ from verl_sara.adapters.compat import check_installation, plain_worker_class
 from verl_sara.adapters.coordinator import coordinator_actor
 from verl_sara.adapters.mailbox import Mailbox
 from verl_sara.adapters.open_step import RolloutResult
+from verl_sara.adapters.own_dataset import with_base
 from verl_sara.config.schema import build_config, options_of
 from verl_sara.core import SaraError, SlotStatus
 
@@ -78,6 +79,7 @@ class SaraAgentLoopWorker(plain_worker_class()):  # type: ignore[misc]
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
+        self.dataset_cls = with_base(self.dataset_cls, self.config.data)  # reads images and videos for a rollout
         self._connect()
 
     def _connect(self) -> None:

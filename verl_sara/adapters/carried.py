@@ -21,7 +21,7 @@ class CarriedState:
     Attributes:
       coordinator: State after the last finished step; empty before the first.
       restored: A state just read from a checkpoint, until the coordinator has taken it.
-      prompts_consumed: Prompts taken from the data set so far, all passes.
+      prompts_consumed: Prompts taken from the data set and not given back so far, all passes.
       num_prompts: Size of the training set.
       weights: Weight of every group of the present step, by uid, for the weighted estimators.
       observe: The selector's side of a finished step: takes evidence and unused prompts, returns its
@@ -63,6 +63,7 @@ class CarriedState:
     def end_step(self, state: State, evidence: Sequence[GroupEvidence], unused: Sequence[str]) -> dict[str, float]:
         """Takes what a finished step changed and returns the numbers of the data set's side."""
         self.coordinator = state
+        self.prompts_consumed -= len(unused) if self.observe else 0
         numbers: dict[str, float] = {"sara/prompts_drawn": self.prompts_consumed}
         if self.num_prompts:
             numbers["sara/passes"] = self.prompts_consumed / self.num_prompts

@@ -28,7 +28,8 @@ fi
 : "${HF_HUB_OFFLINE:=1}" "${TRANSFORMERS_OFFLINE:=1}" "${HF_DATASETS_OFFLINE:=1}" "${WANDB_MODE:=offline}"
 export SARA_ROOT SARA_PYTHON SARA_RUNS SARA_DATA SARA_TMP SARA_IFACE SARA_GRACE SARA_JOIN_TIMEOUT
 export HF_HOME HF_HUB_OFFLINE TRANSFORMERS_OFFLINE HF_DATASETS_OFFLINE WANDB_MODE
-export PYTHONUNBUFFERED=1 RAY_USAGE_STATS_ENABLED=0
+export PYTHONUNBUFFERED=1 RAY_USAGE_STATS_ENABLED=0 VLLM_NO_USAGE_STATS=1
+SARA_CPUS=${SLURM_CPUS_PER_TASK:-${SLURM_CPUS_ON_NODE:-$(nproc)}} # of this node; not exported, since nodes may differ
 unset RAY_ADDRESS # an inherited one is somebody else's cluster
 if [[ -n "${CUDA_VISIBLE_DEVICES:-}${HIP_VISIBLE_DEVICES:-}" ]]; then unset ROCR_VISIBLE_DEVICES; fi
 if [[ -n "${SLURM_CPUS_PER_TASK:-}" ]]; then export SRUN_CPUS_PER_TASK=$SLURM_CPUS_PER_TASK; fi
@@ -112,7 +113,7 @@ sara_limits() { # raises the soft limits, which Ray needs with many workers, and
     "$attempt" "$checkpoint" "${asked/#0/?}" "${SLURM_JOB_ID:-none}" "${SLURM_RESTART_COUNT:-0}"
   printf 'sara: run %s, commit %s, nodes %s, cpus %s, files %s, processes %s\n' "$run" \
     "$(git -C "$SARA_ROOT" rev-parse --short HEAD 2>/dev/null || echo unknown)" \
-    "${SLURM_JOB_NODELIST:-$(hostname)}" "${SLURM_CPUS_PER_TASK:-all}" "$(ulimit -n)" "$(ulimit -u)"
+    "${SLURM_JOB_NODELIST:-$(hostname)}" "$SARA_CPUS" "$(ulimit -n)" "$(ulimit -u)"
 }
 
 sara_ip() { # prints an IPv4 address of this node, a loopback one only if there is no other

@@ -8,7 +8,7 @@ index=$1 address=$2
 sara_temp "-$index"
 read -ra free < <(sara_python -m verl_sara.cli.launch ports "$SLURM_JOB_ID" "$((index + 1))" 7)
 options=(
-  --node-ip-address="$(sara_ip)" --num-cpus="${SARA_RAY_CPUS:-${SLURM_CPUS_PER_TASK:-$(nproc)}}"
+  --node-ip-address="$(sara_ip)" --num-cpus="${SARA_RAY_CPUS:-$SARA_CPUS}"
   --num-gpus="${SARA_RAY_GPUS:-$(sara_python -m verl_sara.cli.launch gpus)}"
   --node-manager-port="${free[0]}" --object-manager-port="${free[1]}" --dashboard-agent-listen-port="${free[2]}"
   --dashboard-agent-grpc-port="${free[3]}" --runtime-env-agent-port="${free[4]}" --metrics-export-port="${free[5]}"

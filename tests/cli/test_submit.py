@@ -9,7 +9,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from verl_sara.cli import submit
-from verl_sara.cli.launch import ARMS, Submission, arm_overrides, find_recipe, gpu_count, ports, sbatch_commands
+from verl_sara.cli.launch import (
+    ARMS,
+    Submission,
+    arm_overrides,
+    cpus_needed,
+    find_recipe,
+    gpu_count,
+    ports,
+    sbatch_commands,
+)
 from verl_sara.cli.launch.command import experiment_name, setting
 from verl_sara.core import ConfigError
 
@@ -45,6 +54,31 @@ def test_calls_are_those_of_the_golden_file(monkeypatch):
     for name, text in CASES.items():
         lines += [f"# {name}: sara submit {text}", *map(shlex.join, calls(text)), ""]
     assert "\n".join(lines) == GOLDEN.read_text()
+
+
+@pytest.mark.parametrize(
+    ("options", "gpus", "cpus"),
+    [
+        ([], "--gpus-per-node=8", "--cpus-per-task=72"),
+        (["--gres=gpu:a100:8"], None, "--cpus-per-task=72"),
+        (["--gpus-per-node=h100:8", "--cpus-per-task=96"], None, None),
+        (["--gres=lscratch:100", "-c", "40"], "--gpus-per-node=8", None),
+        (["-G8"], None, "--cpus-per-task=72"),
+    ],
+)
+def test_gpus_and_cpus_are_asked_for_unless_the_user_does(monkeypatch, options, gpus, cpus):
+    monkeypatch.chdir(ROOT)
+    text = " ".join(f"--slurm={option}" for option in options)
+    (call,) = calls(f"math_r1_distill_1.5b/8gpu --arm ds {text}")
+    asked = [word for word in call if word.startswith(("--gpus-per-node", "--cpus-per-task"))]
+    assert set(asked) - set(options) == {gpus, cpus} - {None}
+
+
+@given(st.integers(1, 8), st.integers(1, 16), st.integers(1, 32))
+def test_the_cpus_of_all_nodes_hold_what_verl_reserves(gpus, nodes, units):
+    needed = cpus_needed(gpus, nodes, units)
+    assert nodes * needed >= 3 * gpus * nodes + units + 3 and needed >= 3 * gpus
+    assert nodes * (needed - 1) < 3 * gpus * nodes + units + 3
 
 
 @pytest.mark.parametrize(

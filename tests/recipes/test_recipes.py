@@ -7,7 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from verl_sara.cli.launch import ABLATIONS, ARMS, Placement, find_recipe, recipe_names, train_command
+from verl_sara.cli.launch import (
+    ABLATIONS,
+    ARMS,
+    Placement,
+    eval_command,
+    find_recipe,
+    recipe_names,
+    train_command,
+)
+from verl_sara.cli.launch.recipes import CPU_RECIPES
 
 ROOT = Path(__file__).parents[2]
 NAMES = recipe_names(ROOT)
@@ -148,6 +157,25 @@ def test_the_evaluation_of_a_recipe_has_more_responses_and_sets_than_its_trainin
         training, evaluation = (find_recipe(ROOT, n) for n in (name, f"{name}/eval"))
         assert len(evaluation.get("data.val_files")) == 2 and isinstance(training.get("data.val_files"), str)
         assert evaluation.get("actor_rollout_ref.rollout.val_kwargs.n") == 16
+
+
+@pytest.mark.parametrize("name", [*CPU_RECIPES, *(name for name in NAMES if name.endswith("/eval"))])
+def test_the_evaluation_of_a_recipe_composes(name, composed):
+    recipe, place = find_recipe(ROOT, name), Placement(gpus=1)
+    command = eval_command(recipe, root=ROOT, run=Path("/r"), step=2, place=place, extra=[])
+    config = composed(*command[4:-1])  # the last one is Hydra's own folder
+    assert config.trainer.val_only and config.trainer.val_before_train
+    assert config.trainer.resume_from_path == "/r/global_step_2"
+    assert config.actor_rollout_ref.actor.checkpoint.load_contents == ["model"]
+
+
+def test_a_recipe_overrides_the_settings_of_a_machine_without_an_accelerator(composed):
+    names = ("countdown_tiny", "arithmetic_smollm2")
+    tiny, chat = (composed(*overrides_of(name, "ds")).actor_rollout_ref.rollout for name in names)
+    assert tiny.max_num_seqs == chat.max_num_seqs
+    largest = 49152 * 576 * 4  # bytes of SmolLM2's embedding, which has to fit
+    assert chat.checkpoint_engine.update_weights_bucket_megabytes * 2**20 >= largest
+    assert tiny.checkpoint_engine.update_weights_bucket_megabytes * 2**20 < largest
 
 
 def test_every_recipe_has_a_readme_that_names_its_variants():

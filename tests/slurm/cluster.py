@@ -1,6 +1,6 @@
 """A real Slurm on this machine: munge, a controller and two node daemons, all under one temporary folder.
 
-Debian's build lets several slurmd run side by side (`-N`). Each runs with a host name of its own, has two
+Debian's build lets several slurmd run side by side (`-N`). Each runs with a host name of its own, claims eight
 CPUs and one fake GPU, and runs jobs as root. Nothing in /etc is read or written.
 """
 
@@ -110,7 +110,7 @@ class Cluster:
         for index, node in enumerate(NODES):
             lines.append(
                 f"NodeName={node} NodeHostname={node} NodeAddr=127.0.0.{11 + index} Port={free[2 + index]} "
-                "CPUs=4 RealMemory=2000 Gres=gpu:null:1"
+                "CPUs=8 RealMemory=2000 Gres=gpu:null:1"
             )
         lines.append("PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE State=UP")
         (self.folder / "slurm.conf").write_text("\n".join(lines) + "\n")

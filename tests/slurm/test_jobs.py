@@ -74,15 +74,18 @@ def test_fewer_steps_than_asked_for_fail_though_the_training_says_success(projec
     assert "the training did not do what was asked" in project.output(job)
 
 
-def test_a_job_without_a_gpu_is_refused_where_the_recipe_needs_one(project):
-    job = project.submit("slurm/train.sbatch", "countdown_qwen2.5_3b", "paper", "--", STEPS)
-    assert project.wait(job)["JobState"] == "FAILED"
-    assert "the job has no GPU and countdown_qwen2.5_3b needs one" in project.output(job)
-    job = project.submit(
-        "--gpus-per-node=1", "slurm/train.sbatch", "countdown_qwen2.5_3b", "paper", "--", STEPS
-    )
-    assert project.wait(job)["JobState"] == "COMPLETED", last_lines(project.output(job))
-    assert "trainer.n_gpus_per_node=1" in project.output(job)
+def test_a_job_without_the_gpus_and_cpus_that_verl_waits_for_is_refused(project):
+    units = "transfer_queue.backend.SimpleStorage.num_data_storage_units=1"
+    for options, message in (
+        ([], "the job has no GPU and countdown_qwen2.5_3b needs one"),
+        (["--gpus-per-node=null:1"], "the job has 1 CPUs a node, and verl would wait for ever with fewer than 7"),
+        (["--gpus-per-node=1", "--cpus-per-task=7"], ""),
+        (["--gres=gpu:null:1", "--cpus-per-task=7"], ""),
+    ):
+        arm = "ds" if "--gpus-per-node=1" in options else "paper"
+        job = project.submit(*options, "slurm/train.sbatch", "countdown_qwen2.5_3b", arm, "--", STEPS, units)
+        assert project.wait(job)["JobState"] == ("FAILED" if message else "COMPLETED"), project.output(job)
+        assert (message or "trainer.n_gpus_per_node=1") in project.output(job)
 
 
 def test_two_jobs_on_one_node_at_once_keep_apart(project):
@@ -120,8 +123,8 @@ def test_a_cancelled_job_ends_its_training_and_is_not_requeued(project):
     assert read_ledger(journal.parent).lost_rollouts == 1
 
 
+@pytest.mark.verl
 def test_two_nodes_join_one_ray_cluster(project):
-    pytest.importorskip("ray")
     job = project.submit("slurm/train_multinode.sbatch", "countdown_tiny", "paper", "--", STEPS)
     state = project.wait(job, seconds=240)
     assert state["JobState"] == "COMPLETED", last_lines(project.output(job), 60)

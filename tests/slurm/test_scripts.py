@@ -1,5 +1,6 @@
 """The batch scripts without a Slurm: fake `srun` and `scontrol`, many nodes, and what shellcheck says."""
 
+import json
 import os
 import shutil
 import subprocess
@@ -222,5 +223,8 @@ def test_the_evaluation_needs_a_checkpoint_and_leaves_its_numbers_beside_the_led
     program = str(ROOT / "tests/slurm/echo_program.py")
     job = shell(fakes, "bash slurm/eval.sbatch countdown_tiny paper", SLURM_JOB_ID="1", SARA_TRAIN=program)
     assert job.returncode == 0, job.stderr
-    assert "trainer.val_only=true" in (run / "eval.step-4.jsonl").read_text()
+    numbers = json.loads((run / "eval.step-4.json").read_text())
+    assert numbers["sets"] == [{"data_source": "countdown", "avg": 0.5, "n": 4}]
+    assert [numbers[key] for key in ("recipe", "arm", "seed", "step")] == ["countdown_tiny", "paper", 0, 4]
+    assert "step 4, countdown: avg@4 0.5000" in job.stdout and "trainer.val_only=true" in job.stdout
     assert "+sara=paper" not in job.stdout and len(list((run / "sara").glob("ledger.*"))) == 1

@@ -6,12 +6,13 @@ scripts in `slurm/` ask `python -m verl_sara.cli.launch`; `sara submit` and `sar
 - arms: what an arm is, in one table
 - recipes: the folders under `recipes/` and the values in them
 - command: the command line of a training, and of an evaluation
+- evaluation: the weights of a checkpoint and the numbers of its evaluation
 - allocation: what Slurm gave the job
 - sbatch: the `sbatch` calls
 - progress: attempts, steps and savings of a run folder
 """
 
-from verl_sara.cli.launch.allocation import gpu_count, ports
+from verl_sara.cli.launch.allocation import cpus_needed, gpu_count, ports
 from verl_sara.cli.launch.arms import ABLATIONS, ARMS, arm_overrides, check_arm
 from verl_sara.cli.launch.command import Placement, eval_command, train_command
 from verl_sara.cli.launch.recipes import Recipe, find_recipe, recipe_names, run_dir
@@ -25,6 +26,7 @@ __all__ = [
     "Submission",
     "arm_overrides",
     "check_arm",
+    "cpus_needed",
     "eval_command",
     "find_recipe",
     "gpu_count",

@@ -11,6 +11,8 @@ from pathlib import Path
 
 from verl_sara.cli.launch import (
     Placement,
+    Recipe,
+    cpus_needed,
     eval_command,
     find_recipe,
     gpu_count,
@@ -18,11 +20,13 @@ from verl_sara.cli.launch import (
     run_dir,
     train_command,
 )
+from verl_sara.cli.launch.evaluation import merge, require_checkpoint, write_numbers
 from verl_sara.cli.launch.progress import check_finished, checkpoint_step, last_step, next_attempt
 from verl_sara.core import SaraError
 from verl_sara.cpu import cpu_environment
 
 STEPS = "trainer.total_training_steps"
+UNITS, DEFAULT_UNITS = "transfer_queue.backend.SimpleStorage.num_data_storage_units", 8
 LOGICAL = {"SARA_RAY_CPUS": "32", "SARA_RAY_GPUS": "1"}
 """What a node without an accelerator declares to Ray, as `+sara/host=cpu` does."""
 
@@ -45,9 +49,12 @@ def build_parser() -> argparse.ArgumentParser:
     placed.add_argument("--ray-address", default="")
     run_again = [run, placed]
     questions.add_parser("train", parents=run_again).set_defaults(func=_train)
-    evaluation = questions.add_parser("eval", parents=run_again)
-    evaluation.add_argument("--step", type=int)
-    evaluation.set_defaults(func=_eval)
+    one_step = argparse.ArgumentParser(add_help=False)
+    one_step.add_argument("--step", type=int, required=True)
+    questions.add_parser("eval", parents=[*run_again, one_step]).set_defaults(func=_eval)
+    numbers = questions.add_parser("numbers", parents=[run, one_step], help="writes what an evaluation found")
+    numbers.add_argument("--log", type=Path, required=True)
+    numbers.set_defaults(func=_numbers)
     where = questions.add_parser(
         "where", parents=[run], help="run folder, next attempt, last step, steps asked for"
     )
@@ -70,11 +77,19 @@ def _run(args: argparse.Namespace) -> Path:
     return run_dir(args.runs, args.recipe, args.arm, args.seed)
 
 
-def _place(args: argparse.Namespace, is_cpu: bool) -> Placement:
-    gpus = gpu_count(os.environ)
-    if not (gpus or is_cpu):
+def _place(args: argparse.Namespace, recipe: Recipe, extra: list[str]) -> Placement:
+    place = Placement(args.nodes, gpu_count(os.environ), args.cpus, args.ray_address)
+    if recipe.is_cpu:
+        return place
+    if not place.gpus:
         raise SaraError(f"the job has no GPU and {args.recipe} needs one; add --gpus-per-node=N to sbatch")
-    return Placement(args.nodes, gpus, args.cpus, args.ray_address)
+    needed = cpus_needed(place.gpus, place.nodes, recipe.whole(UNITS, extra) or DEFAULT_UNITS)
+    if place.cpus is not None and place.cpus < needed:
+        raise SaraError(
+            f"the job has {place.cpus} CPUs a node, and verl would wait for ever with fewer than {needed}; "
+            f"add --cpus-per-task={needed} or more to sbatch, or set {UNITS} below {DEFAULT_UNITS}"
+        )
+    return place
 
 
 def _print_command(command: list[str]) -> None:
@@ -85,7 +100,7 @@ def _train(args: argparse.Namespace, extra: list[str]) -> None:
     recipe, run = find_recipe(args.root, args.recipe), _run(args)
     command = train_command(
         recipe, args.arm, args.seed, root=args.root, run=run, attempt=next_attempt(run),
-        place=_place(args, recipe.is_cpu), extra=extra,
+        place=_place(args, recipe, extra), extra=extra,
     )  # fmt: skip
     _print_command(command)
 
@@ -95,13 +110,18 @@ def _eval(args: argparse.Namespace, extra: list[str]) -> None:
     recipe = find_recipe(args.root, args.recipe)
     if (args.root / f"recipes/{variant}.yaml").exists():
         recipe = find_recipe(args.root, variant)
-    step = args.step or checkpoint_step(run)
-    if not (run / f"global_step_{step}").is_dir():
-        raise SaraError(
-            f"{run} has no checkpoint global_step_{step}; set trainer.save_freq, or name another step"
-        )
-    place = _place(args, recipe.is_cpu)
-    _print_command(eval_command(recipe, root=args.root, run=run, step=step, place=place, extra=extra))
+    require_checkpoint(run, args.step)
+    place = _place(args, recipe, extra)
+    model = merge(run, args.step, place.nodes * (1 if recipe.is_cpu else place.gpus))
+    command = eval_command(
+        recipe, root=args.root, run=run, step=args.step, place=place, extra=extra, model=model
+    )
+    _print_command(command)
+
+
+def _numbers(args: argparse.Namespace, extra: list[str]) -> None:
+    facts = {"recipe": args.recipe, "arm": args.arm, "seed": args.seed, "overrides": extra}
+    print(write_numbers(_run(args), args.step, args.log, facts))
 
 
 def _where(args: argparse.Namespace, extra: list[str]) -> None:

@@ -1,5 +1,6 @@
 """What Slurm gave the job, read from its environment variables; and ports that no other job takes."""
 
+import math
 import re
 import socket
 from collections.abc import Mapping
@@ -37,6 +38,20 @@ def _number(name: str, text: str) -> int:
     if not match:
         raise ConfigError(f"{name} is {text!r}; allowed: a number, or a typed one such as h100:8")
     return int(match[1])
+
+
+def cpus_needed(gpus: int, nodes: int, storage_units: int) -> int:
+    """Returns the CPUs per node that verl 0.9.1 reserves in Ray; with fewer it waits for ever.
+
+    Three a GPU, one a storage unit of TransferQueue, and one each for its controller, for verl's driver, and
+    for the actors that need one only while they start.
+
+    Args:
+      gpus: GPUs per node, >= 1.
+      nodes: Nodes, >= 1.
+      storage_units: `transfer_queue.backend.SimpleStorage.num_data_storage_units`, >= 1.
+    """
+    return 3 * gpus + math.ceil((storage_units + 3) / nodes)
 
 
 def ports(job: int, node: int, count: int) -> list[int]:

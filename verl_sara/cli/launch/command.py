@@ -80,12 +80,26 @@ def train_command(
 
 
 def eval_command(
-    recipe: Recipe, *, root: Path, run: Path, step: int, place: Placement, extra: Sequence[str]
+    recipe: Recipe,
+    *,
+    root: Path,
+    run: Path,
+    step: int,
+    place: Placement,
+    extra: Sequence[str],
+    model: Path | None = None,
 ) -> list[str]:
     """Returns the arguments of Python that validate the checkpoint of a step, with plain verl.
 
-    Nothing is trained and no ledger is written: checkpoints and logs of the run stay as they are.
+    Nothing is trained and no ledger is written: checkpoints and logs of the run stay as they are. Only the
+    weights are loaded, from the shards of the checkpoint or from `model`, the folder of a merged model.
     """
+    shards = [
+        "trainer.resume_mode=resume_path",
+        setting("trainer.resume_from_path", run / f"global_step_{step}"),
+        "actor_rollout_ref.actor.checkpoint.load_contents=[model]",
+    ]
+    merged = ["trainer.resume_mode=disable", setting("actor_rollout_ref.model.path", model or "")]
     return [
         *_base(recipe, root),
         *_placed(recipe, place),
@@ -93,16 +107,15 @@ def eval_command(
         setting("trainer.experiment_name", f"eval.step-{step}"),
         "trainer.val_only=true",
         "trainer.val_before_train=true",
-        "trainer.resume_mode=resume_path",
-        setting("trainer.resume_from_path", run / f"global_step_{step}"),
+        *(merged if model else shards),
         setting("hydra.run.dir", run / f"eval/hydra.step-{step}"),
         *extra,
     ]
 
 
 def _base(recipe: Recipe, root: Path) -> list[str]:
-    host = ["+sara/host=cpu"] if recipe.is_cpu else []
-    return ["-m", MODULE, "--config-dir", str(root), f"+recipes={recipe.option}", *host]
+    host = ["+sara/host=cpu"] if recipe.is_cpu else []  # first, so that a recipe may set what its model needs
+    return ["-m", MODULE, "--config-dir", str(root), *host, f"+recipes={recipe.option}"]
 
 
 def _placed(recipe: Recipe, place: Placement) -> list[str]:

@@ -1,5 +1,6 @@
 """The `sbatch` calls of a submission, as lists of arguments. Nothing is run here."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,7 +23,7 @@ class Submission:
       root: Folder that holds `recipes/` and `slurm/`.
       logs: Folder of the output files.
       nodes: Nodes of each run.
-      gpus: GPUs per node; 0 asks for none.
+      gpus: GPUs per node, and 8 CPUs for each and 8 more; 0 asks for none.
       options: Options of sbatch, such as "--time=8:00:00".
       overrides: Hydra overrides.
       evaluate: Whether each run is followed by an evaluation of its last checkpoint.
@@ -58,8 +59,7 @@ def _with_eval(one: Submission, script: str, arms: Sequence[str], seeds: Sequenc
     array = [f"--array=0-{count - 1}"] if count > 1 else []
     name = experiment_name(one.recipe, arms[0], seeds[0]) if count == 1 else one.recipe.name.replace("/", "-")
     output = one.logs / ("%x-%A_%a.out" if array else "%x-%j.out")
-    gpus = [f"--gpus-per-node={one.gpus}"] if one.gpus else []
-    common = ["sbatch", "--parsable", f"--chdir={one.root}", f"--output={output}", *array, *gpus]
+    common = ["sbatch", "--parsable", f"--chdir={one.root}", f"--output={output}", *array, *_resources(one)]
     words = [one.recipe.name, " ".join(arms), " ".join(map(str, seeds))]
     if one.overrides:
         words += ["--", *one.overrides]
@@ -72,3 +72,13 @@ def _with_eval(one: Submission, script: str, arms: Sequence[str], seeds: Sequenc
         depends = f"--dependency={'aftercorr' if array else 'afterok'}:{JOB}"
         calls.append(call(f"eval.{name}", "eval.sbatch", depends, "--kill-on-invalid-dep=yes"))
     return calls
+
+
+def _resources(one: Submission) -> list[str]:
+    """GPUs and CPUs per node, unless the user asks for them in whatever way the site wants it."""
+    if not one.gpus:
+        return []
+    has_gpus = any(re.match(r"--gpus|-G|--gres=.*gpu", option) for option in one.options)
+    has_cpus = any(re.match(r"--cpus-per|-c", option) for option in one.options)
+    gpus = [] if has_gpus else [f"--gpus-per-node={one.gpus}"]
+    return gpus if has_cpus else [*gpus, f"--cpus-per-task={8 + 8 * one.gpus}"]

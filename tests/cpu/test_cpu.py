@@ -60,6 +60,20 @@ def test_gloo_is_named_once():
 
 
 @pytest.mark.verl
+def test_a_value_model_is_loaded_without_flash_attention(tmp_path):
+    code = f"""
+import verl
+from transformers import Qwen2Config, Qwen2ForTokenClassification
+from verl.utils.model import load_valuehead_model
+config = Qwen2Config(hidden_size=8, intermediate_size=8, num_hidden_layers=1, num_attention_heads=2,
+    num_key_value_heads=2, vocab_size=16, num_labels=1, attn_implementation="sdpa")
+Qwen2ForTokenClassification(config).save_pretrained({str(tmp_path)!r})
+print(load_valuehead_model({str(tmp_path)!r}, "float32", config, False).config._attn_implementation)
+"""
+    assert run(code, **cpu_environment()).endswith("sdpa")
+
+
+@pytest.mark.verl
 def test_vllm_name_is_answered_by_the_cpu_build():
     pytest.importorskip("torch")
     import importlib.metadata as metadata

@@ -4,7 +4,7 @@ Inert unless the environment says `VERL_PLATFORM=cpu`; nothing here is imported 
 
 - `environment`   the environment variables of a CPU run (`cpu_environment`);
 - `platform`      the verl platform named "cpu";
-- `fixes`         the distribution name of vLLM's CPU build and the gloo backend string;
+- `fixes`         the distribution name of vLLM's CPU build, the gloo backend string, the value model's attention;
 - `vllm_plugin`   what has to change inside vLLM's processes, loaded by vLLM itself.
 
 The Hydra options that belong to it are the config `+sara/host=cpu`.

@@ -1,10 +1,11 @@
-"""Two things verl 0.9.1 asks of its surroundings that a CPU stack answers differently."""
+"""Three things verl 0.9.1 asks of its surroundings that a CPU stack answers differently."""
 
 import functools
 import importlib.metadata
 import sys
 
 import torch.distributed
+from transformers import PreTrainedModel
 
 
 class VllmAlias(importlib.metadata.DistributionFinder):
@@ -63,10 +64,29 @@ def accept_gloo_for_both(init_process_group):
     return wrapped
 
 
+def without_flash_attention(choose):
+    """Wrap `PreTrainedModel._check_and_adjust_attn_implementation`: flash attention means torch's own.
+
+    verl/utils/model.py:649 asks for flash attention for every value model, whatever the options say.
+    """
+
+    @functools.wraps(choose)
+    def wrapped(self, attn_implementation, *args, **kwargs):
+        if attn_implementation == "flash_attention_2":
+            attn_implementation = "sdpa"
+        return choose(self, attn_implementation, *args, **kwargs)
+
+    wrapped.verl_sara = True
+    return wrapped
+
+
 def apply() -> None:
-    """Apply both, once a process."""
+    """Apply them, once a process."""
     if not any(isinstance(finder, VllmAlias) for finder in sys.meta_path):
         # at the end: a real distribution named vllm is found first
         sys.meta_path.append(VllmAlias())
     if not hasattr(torch.distributed.init_process_group, "verl_sara"):
         torch.distributed.init_process_group = accept_gloo_for_both(torch.distributed.init_process_group)
+    choose = PreTrainedModel._check_and_adjust_attn_implementation
+    if not hasattr(choose, "verl_sara"):
+        PreTrainedModel._check_and_adjust_attn_implementation = without_flash_attention(choose)

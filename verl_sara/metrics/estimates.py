@@ -69,9 +69,7 @@ class RatioOfRatios:
         """Takes one pair of pairs."""
         self.add_sums(1, b, d, a=a, c=c, aa=a * a, cc=c * c, ac=a * c)
 
-    def add_sums(
-        self, count: int, b: float, d: float, *, a: float, c: float, aa: float, cc: float, ac: float
-    ) -> None:
+    def add_sums(self, count: int, b: float, d: float, *, a: float, c: float, aa: float, cc: float, ac: float) -> None:
         """Takes `count` pairs of pairs that share b and d, as the sums of their a, c, a a, c c and a c."""
         self.count += count
         terms = (a, b * count, c, d * count)

@@ -88,7 +88,9 @@ class FullGroups:
         num_equal = outcomes.index(1 - first) if 1 - first in outcomes else k
         alike = self._alike.get((k, first, num_equal))
         if alike is None:
-            alike = self._alike[k, first, num_equal] = _Alike(prefixes=[[0, 0, 0] for _ in range(min(num_equal, k - 1))])
+            alike = self._alike[k, first, num_equal] = _Alike(
+                prefixes=[[0, 0, 0] for _ in range(min(num_equal, k - 1))]
+            )
         total = sum(tokens)
         alike.count += 1
         alike.tokens += total
@@ -115,7 +117,14 @@ class FullGroups:
             if is_abandoned and length < k:
                 stop, spent = length, alike.prefixes[length - 1]
             rollouts.add_sums(
-                count, is_kept, is_mixed, a=stop * count, c=k * count, aa=stop**2 * count, cc=k**2 * count, ac=stop * k * count
+                count,
+                is_kept,
+                is_mixed,
+                a=stop * count,
+                c=k * count,
+                aa=stop**2 * count,
+                cc=k**2 * count,
+                ac=stop * k * count,
             )
             tokens.add_sums(
                 count, is_kept, is_mixed, a=spent[0], c=alike.tokens, aa=spent[1], cc=alike.squares, ac=spent[2]

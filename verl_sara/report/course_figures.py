@@ -111,10 +111,10 @@ def replayed_cost(runs: Runs) -> Figure:
     styles = arm_style(list(runs.by_label))
     for arm in arms:
         taus, values, low, high = [], [], [], []
-        for name, replay in arm.replays.items():
-            estimate = replay.result().rollouts
-            if name.startswith("tau ") and estimate.value == estimate.value:
-                taus.append(float(name.removeprefix("tau ")))
+        for tau, result in runs.replays(arm).items():
+            estimate = result.rollouts
+            if estimate.value == estimate.value:
+                taus.append(tau)
                 values.append(estimate.value)
                 low.append(estimate.low)
                 high.append(estimate.high)

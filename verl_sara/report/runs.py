@@ -7,7 +7,8 @@ from functools import cached_property
 from typing import Any
 
 from verl_sara.ledger import LedgerError
-from verl_sara.summary import Arm, paper_rule, read_arms, summary_of
+from verl_sara.metrics import Replayed
+from verl_sara.summary import Arm, paper_rule, read_arm, summary_of
 from verl_sara.summary.compare import FULL_GROUPS
 
 TAU_GRID = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7)
@@ -34,6 +35,10 @@ class Runs:
     def summary(self) -> dict[str, Any]:
         """The summary, see `verl_sara.summary.summarise`."""
         return summary_of(self.arms, baselines=self.baselines, rule=self.rule)
+
+    def replays(self, arm: Arm) -> dict[float, Replayed]:
+        """Returns the rule at every threshold of TAU_GRID, run over the full groups of an arm."""
+        return {tau: arm.replay(**{**self.rule, "tau_low": tau, "probe_size": 2}) for tau in TAU_GRID}
 
     @property
     def by_label(self) -> dict[str, list[Arm]]:
@@ -68,10 +73,9 @@ def load_runs(
     unread: dict[str, str] = {}
     arms: dict[str, Arm] = {}
     rule = paper_rule(folders)
-    replays = {f"tau {tau:g}": {**rule, "tau_low": tau, "probe_size": 2} for tau in TAU_GRID}
     for name, folder in folders.items():
         try:
-            arms |= read_arms({name: folder}, rule=rule, replays=replays, last_step=last_step)
+            arms[name] = read_arm(name, folder, last_step=last_step)
         except LedgerError as error:
             unread[name] = str(error)
     if not arms:

@@ -12,7 +12,7 @@ reason is given instead of a number.
 """
 
 from verl_sara.summary.arm import Arm, read_arm
-from verl_sara.summary.compare import paper_rule, read_arms, summarise, summary_of
+from verl_sara.summary.compare import paper_rule, summarise, summary_of
 from verl_sara.summary.numbers import arm_summary, summarise_arm
 from verl_sara.summary.table import table
 
@@ -21,7 +21,6 @@ __all__ = [
     "arm_summary",
     "paper_rule",
     "read_arm",
-    "read_arms",
     "summarise",
     "summarise_arm",
     "summary_of",

@@ -19,7 +19,7 @@ from verl_sara.ledger import (
     parse_lines,
     read_ledger,
 )
-from verl_sara.metrics import IdealDs, Lengths, Occupancy, Replay, Stopping, is_full
+from verl_sara.metrics import FullGroups, IdealDs, Lengths, Occupancy, Replayed, Stopping, is_full
 from verl_sara.verl_log import RolloutDump, VerlLog, find_dump, read_dump, read_verl_log
 
 RULE_OPTIONS = ("tau_low", "prior", "probe_size", "increment")
@@ -40,7 +40,7 @@ class Arm:
       setup: What else the header says about the run, such as algorithm and model; shown, not compared.
       prompts: Identities of the prompts that were visited.
       ideal: Bounds on ideal dynamic sampling.
-      replays: Rules run over the full groups, by name.
+      full_groups: Full groups, to replay rules on.
       stopping: Verdicts, calibration and audits.
       lengths: Tokens of rollouts by outcome.
       occupancy: How busy the steps were.
@@ -56,7 +56,7 @@ class Arm:
     setup: Record = field(default_factory=dict)
     prompts: set[str] = field(default_factory=set)
     ideal: IdealDs = field(default_factory=IdealDs)
-    replays: dict[str, Replay] = field(default_factory=dict)
+    full_groups: FullGroups = field(default_factory=FullGroups)
     stopping: Stopping = field(default_factory=Stopping)
     lengths: Lengths = field(default_factory=Lengths)
     occupancy: Occupancy = field(default_factory=Occupancy)
@@ -110,8 +110,13 @@ class Arm:
         self.stopping.add(group)
         self.lengths.add(group)
         self.occupancy.add(group)
-        for replay in self.replays.values():
-            replay.add(group)
+        self.full_groups.add(group)
+
+    def replay(self, *, tau_low: float, prior: tuple[float, float], probe_size: int, increment: int) -> Replayed:
+        """Returns the paper's threshold rule run over the full groups."""
+        return self.full_groups.replay(
+            SaraThreshold(tau_low), prior=BetaPrior(*prior), probe_size=probe_size, increment=increment
+        )
 
 
 def label_of(name: str) -> str:
@@ -120,25 +125,18 @@ def label_of(name: str) -> str:
     return arm if arm and seed.isdigit() else name
 
 
-def read_arm(
-    name: str,
-    run_dir: str | os.PathLike[str],
-    *,
-    replays: Mapping[str, Replay] | None = None,
-    last_step: int | None = None,
-) -> Arm:
+def read_arm(name: str, run_dir: str | os.PathLike[str], *, last_step: int | None = None) -> Arm:
     """Reads a run folder once. Without a ledger, only what verl's log supports is there.
 
     Args:
       name: Name of the run.
       run_dir: Run folder: ledger in it or in its subfolder `sara`, verl's log beside it.
-      replays: Rules to run over the full groups.
       last_step: Steps after this one are left out; None = all.
 
     Raises:
       LedgerError: If there is neither a ledger nor a log of verl.
     """
-    arm = Arm(name, log=read_verl_log(run_dir), replays=dict(replays or {}))
+    arm = Arm(name, log=read_verl_log(run_dir))
     problems, end = Problems(), float("inf") if last_step is None else last_step
 
     def take(group: Record) -> None:
@@ -193,8 +191,3 @@ def rule_options(options: Mapping[str, Any]) -> dict[str, Any]:
     defaults = {f.name: f.default for f in fields(SaraConfig)}
     given = {name: value for name, value in options.items() if value is not None}
     return {name: given.get(name, defaults[name]) for name in RULE_OPTIONS}
-
-
-def threshold_replay(*, tau_low: float, prior: tuple[float, float], probe_size: int, increment: int) -> Replay:
-    """Returns a replay of the paper's threshold rule."""
-    return Replay(SaraThreshold(tau_low), prior=BetaPrior(*prior), probe_size=probe_size, increment=increment)

@@ -5,8 +5,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from verl_sara.ledger import LedgerError
-from verl_sara.metrics import Replay, cost_per_effective_group, effective_groups, saving
-from verl_sara.summary.arm import Arm, options_of, read_arm, rule_options, threshold_replay
+from verl_sara.metrics import cost_per_effective_group, effective_groups, saving
+from verl_sara.summary.arm import Arm, options_of, read_arm, rule_options
 from verl_sara.summary.numbers import arm_summary
 
 BASELINES = ("verl_ds", "ds")
@@ -19,7 +19,7 @@ SAME_OPTIONS = ("group_size", "batch_size", "verdict_key", "success_threshold")
 """Options that compared arms share."""
 
 PAPER = "paper"
-"""Preset whose rule is replayed, and the name of that replay."""
+"""Preset whose rule is replayed."""
 
 
 def summarise(
@@ -46,30 +46,14 @@ def summarise(
     Raises:
       LedgerError: If a run has neither a ledger nor a log of verl, or a baseline is no arm.
     """
-    rule = paper_rule(arms)
-    return summary_of(read_arms(arms, rule=rule, last_step=last_step), baselines=baselines, rule=rule)
+    read = {name: read_arm(name, path, last_step=last_step) for name, path in arms.items()}
+    return summary_of(read, baselines=baselines, rule=paper_rule(arms))
 
 
 def paper_rule(arms: Mapping[str, str | os.PathLike[str]]) -> dict[str, Any]:
     """Returns the options of the first arm of the preset `paper`, or that preset's own."""
     every = map(options_of, arms.values())
     return rule_options(next((options for options in every if options.get("preset") == PAPER), {}))
-
-
-def read_arms(
-    arms: Mapping[str, str | os.PathLike[str]],
-    *,
-    rule: Mapping[str, Any],
-    replays: Mapping[str, Mapping[str, Any]] | None = None,
-    last_step: int | None = None,
-) -> dict[str, Arm]:
-    """Reads several runs; `rule` (as PAPER) and `replays` (options by name) run over their full groups."""
-    rules = {**(replays or {}), PAPER: rule}
-
-    def runners() -> dict[str, Replay]:
-        return {name: threshold_replay(**options) for name, options in rules.items()}
-
-    return {name: read_arm(name, path, replays=runners(), last_step=last_step) for name, path in arms.items()}
 
 
 def summary_of(arms: Mapping[str, Arm], *, baselines: Sequence[str], rule: Mapping[str, Any]) -> dict[str, Any]:
@@ -90,7 +74,7 @@ def summary_of(arms: Mapping[str, Arm], *, baselines: Sequence[str], rule: Mappi
             for label, runs in by_label.items()
             if any(arm.ledger for arm in runs)
         },
-        "replay": _replays(arms),
+        "replay": _replays(arms, rule),
         "rule": dict(rule),
     }
 
@@ -159,12 +143,12 @@ def counterfactual(runs: Iterable[Arm]) -> dict[str, list[float | None]]:
     return ideal.saving(own, others).as_dict()
 
 
-def _replays(arms: Mapping[str, Arm]) -> dict[str, Any]:
+def _replays(arms: Mapping[str, Arm], rule: Mapping[str, Any]) -> dict[str, Any]:
     result: dict[str, Any] = {}
     for name, arm in arms.items():
-        if PAPER not in arm.replays or arm.preset not in FULL_GROUPS:
+        replayed = arm.replay(**rule)
+        if arm.preset not in FULL_GROUPS or not replayed.num_groups:
             continue
-        replayed = arm.replays[PAPER].result()
         key = f"paper_vs_{name}"
         for suffix, estimate in (("", replayed.rollouts), ("_tokens", replayed.tokens)):
             value, low, high = estimate.as_list()

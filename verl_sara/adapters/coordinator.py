@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from verl_sara.adapters.messages import Action, Outbox, StepResult
-from verl_sara.adapters.open_step import OpenStep, RolloutResult, evidence_of, observed_fate
+from verl_sara.adapters.open_step import OpenStep, RolloutResult, observed_fate
 from verl_sara.config.schema import build_config
 from verl_sara.core import (
     TRAINED_FATES,
@@ -30,6 +30,7 @@ from verl_sara.core import (
 )
 from verl_sara.ledger import LedgerWriter
 from verl_sara.metrics import step_metrics
+from verl_sara.selection.evidence import evidence_of
 
 POLL_S = 1.0
 """Longest wait between two looks at the clocks; events wake the waits at once."""

@@ -6,9 +6,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from verl_sara.core import TRAINED_FATES, Fate, Group, Phase, SlotStatus, StepAllocator, Verdict, prob_effective
+from verl_sara.core import TRAINED_FATES, Fate, Group, Phase, SlotStatus, StepAllocator, Verdict
 from verl_sara.ledger import Record, group_record
-from verl_sara.selection.evidence import GroupEvidence
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,19 +159,3 @@ def observed_fate(group: Group, fate: str | None) -> Fate:
     if fate == Fate.TRAINED.value and not group.is_mixed:
         return Fate.SATURATED_TRAINED
     return Fate(fate)
-
-
-def evidence_of(group: Group) -> GroupEvidence:
-    """Returns what a closed group says about its prompt.
-
-    A group that failed or was never started says nothing: what it has was selected by its failure.
-    """
-    seen, passed, k = group.num_successes + group.num_failures, group.num_successes, group.group_size
-    chance = prob_effective(seen, passed, group_size=k, prior=group.prior)
-    if seen == 0 or group.phase is Phase.FAILED:
-        return GroupEvidence(group.prompt_id, 0, 0, k, "unobserved", chance)
-    if group.is_mixed:
-        return GroupEvidence(group.prompt_id, seen, passed, k, "effective", 1.0)
-    if seen < k:
-        return GroupEvidence(group.prompt_id, seen, passed, k, "abandoned", chance)
-    return GroupEvidence(group.prompt_id, seen, passed, k, "solved" if passed else "unsolved", 0.0)

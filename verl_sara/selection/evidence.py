@@ -1,9 +1,11 @@
-"""What a selector learns about one prompt in one step. Standard library only, for any layer to build."""
+"""What a selector learns about one prompt in one step. No numpy, for any layer to build."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Literal, get_args
+
+from verl_sara.core import Group, Phase, prob_effective
 
 Verdict = Literal["effective", "solved", "unsolved", "abandoned", "unobserved"]
 VERDICTS: tuple[str, ...] = get_args(Verdict)
@@ -84,3 +86,19 @@ class GroupEvidence:
         weights[MIXED] = censored
         weights[side] += 1.0 - censored
         return weights[0], weights[1], weights[2]
+
+
+def evidence_of(group: Group) -> GroupEvidence:
+    """Returns what a closed group says about its prompt.
+
+    A group that failed or was never started says nothing: what it has was selected by its failure.
+    """
+    seen, passed, k = group.num_successes + group.num_failures, group.num_successes, group.group_size
+    chance = prob_effective(seen, passed, group_size=k, prior=group.prior)
+    if seen == 0 or group.phase is Phase.FAILED:
+        return GroupEvidence(group.prompt_id, 0, 0, k, "unobserved", chance)
+    if group.is_mixed:
+        return GroupEvidence(group.prompt_id, seen, passed, k, "effective", 1.0)
+    if seen < k:
+        return GroupEvidence(group.prompt_id, seen, passed, k, "abandoned", chance)
+    return GroupEvidence(group.prompt_id, seen, passed, k, "solved" if passed else "unsolved", 0.0)

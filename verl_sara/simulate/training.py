@@ -26,10 +26,10 @@ from verl_sara.core import (
     StoppingRule,
     Verdict,
     learn,
-    prob_effective,
     run_step,
 )
 from verl_sara.selection import GroupEvidence, PromptSelector, build_selector
+from verl_sara.selection.evidence import evidence_of
 from verl_sara.simulate.lengths import Lengths
 from verl_sara.simulate.populations import Pool, effective_share
 from verl_sara.simulate.server import Server
@@ -227,18 +227,6 @@ def run_exact(
             allocator.register(*fresh())
             owed -= 1
     return allocator.finish()
-
-
-def evidence_of(group: Group) -> GroupEvidence:
-    """Returns what a selector learns from a closed group that was started and has no failed rollout."""
-    passes, total = group.num_successes, group.num_successes + group.num_failures
-    verdict = "effective" if group.is_mixed else "solved" if passes else "unsolved"
-    if total < group.group_size and not group.is_mixed:
-        verdict = "abandoned"
-    p_eff = group.p_eff_at_verdict
-    if p_eff is None:  # the step ended first
-        p_eff = prob_effective(total, passes, group_size=group.group_size, prior=group.prior)
-    return GroupEvidence(group.prompt_id, total, passes, group.group_size, verdict, p_eff)
 
 
 def prob_mixed(group: Group, pass_rate: float) -> float:

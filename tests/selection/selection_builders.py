@@ -66,6 +66,8 @@ def assert_same_state(left: Any, right: Any) -> None:
         assert left.keys() == right.keys()
         for key in left:
             assert_same_state(left[key], right[key])
+    elif hasattr(left, "numpy"):  # a torch tensor
+        assert_same_state(left.numpy(), right.numpy())
     elif isinstance(left, np.ndarray):
         assert left.dtype == right.dtype and left.shape == right.shape and left.tobytes() == right.tobytes()
     else:

@@ -65,7 +65,7 @@ def test_candidates_bound_the_ranking_but_not_the_selection():
 
 def test_thompson_draws_follow_the_posterior():
     selector = MoppsSelector(make_ids(4000), prior=(4.0, 2.0), target=0.0)
-    assert -selector._scores().mean() == pytest.approx(4 / 6, abs=0.02)
+    assert -selector._scores(None).mean() == pytest.approx(4 / 6, abs=0.02)
 
 
 def test_class_prediction_is_the_beta_binomial():

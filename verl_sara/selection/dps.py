@@ -15,6 +15,7 @@ from verl_sara.selection.index import Remap
 from verl_sara.selection.ranked import RankedSelector
 
 _FADED = 1e-6
+_BLOCK = 1 << 16
 
 
 class DpsSelector(RankedSelector):
@@ -88,8 +89,13 @@ class DpsSelector(RankedSelector):
         """Returns the class distribution predicted for the coming step, columns as `CLASSES`, [n, 3]."""
         return self._beliefs.prior[:, self._slot_of[self._index.numbers(prompt_ids)]].T
 
-    def _scores(self) -> np.ndarray:
-        return self._beliefs.prior[MIXED][self._slot_of]
+    def _scores(self, numbers: np.ndarray | None) -> np.ndarray:
+        slots = self._slot_of if numbers is None else self._slot_of[numbers]
+        scores = np.empty(len(slots), np.float32)
+        for start in range(0, len(slots), _BLOCK):  # numpy widens the indices it is given
+            part = slice(start, start + _BLOCK)
+            scores[part] = self._beliefs.prior[MIXED][slots[part]]
+        return scores
 
     def _class_probs(self, numbers: np.ndarray, group_sizes: np.ndarray) -> np.ndarray:
         return self._beliefs.prior[:, self._slot_of[numbers]].T.astype(float)

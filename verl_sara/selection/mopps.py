@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from verl_sara.selection.base import FREE
 from verl_sara.selection.evidence import GroupEvidence
 from verl_sara.selection.index import Remap
 from verl_sara.selection.ranked import RankedSelector
@@ -83,14 +82,17 @@ class MoppsSelector(RankedSelector):
         """Returns the Beta parameters (alpha, beta) of each prompt, [n, 2]."""
         return self._counts[:, self._index.numbers(prompt_ids)].T
 
-    def _scores(self) -> np.ndarray:
-        numbers, num_candidates = np.flatnonzero(self._flight == FREE), self._params["num_candidates"]
-        if num_candidates is not None and num_candidates < len(numbers):
-            numbers = self._rng.choice(numbers, num_candidates, replace=False)
-        pass_rates = self._rng.beta(*self._counts[:, numbers])
-        scores = np.full(len(self._index), -np.inf, np.float32)
-        scores[numbers] = -np.maximum(np.maximum(self._low - pass_rates, pass_rates - self._high), 0.0)
-        return scores
+    def _candidates(self) -> np.ndarray | None:
+        num_candidates, num_prompts = self._params["num_candidates"], len(self._index)
+        if num_candidates is None or num_candidates >= num_prompts - self._num_in_flight:
+            return None
+        drawn = self._rng.choice(num_prompts, num_candidates + self._num_in_flight, replace=False)
+        return drawn[self._is_free(drawn)][:num_candidates]
+
+    def _scores(self, numbers: np.ndarray | None) -> np.ndarray:
+        pass_rates = self._rng.beta(*(self._counts if numbers is None else self._counts[:, numbers]))
+        outside = np.maximum(self._low - pass_rates, pass_rates - self._high)
+        return -np.maximum(outside, 0.0).astype(np.float32)
 
     def _class_probs(self, numbers: np.ndarray, group_sizes: np.ndarray) -> np.ndarray:
         alpha, beta = self._counts[:, numbers, None].astype(float)

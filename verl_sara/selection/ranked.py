@@ -18,6 +18,7 @@ RANKING_SIZE = 8192
 """Prompts ranked at once. A step that uses up this many ranks the remaining ones anew."""
 
 _SEEN_THIS_STEP_PENALTY = 4.0
+_BLOCK = 1 << 16
 
 
 class RankedSelector(PromptSelector):
@@ -66,11 +67,15 @@ class RankedSelector(PromptSelector):
                 return number
 
     def _rank(self) -> None:
-        scores = self._scores()
-        scores[self._last_step == self._step] -= _SEEN_THIS_STEP_PENALTY
-        scores[self._flight != FREE] = -np.inf
-        size = min(RANKING_SIZE, np.count_nonzero(scores > -np.inf))
-        self._ranking = top(scores, size, self._rng).astype(np.int32)
+        candidates = self._candidates()
+        scores, view = self._scores(candidates), slice(None) if candidates is None else candidates
+        scores[self._last_step[view] == self._step] -= _SEEN_THIS_STEP_PENALTY
+        num_free = len(scores)
+        if candidates is None:
+            scores[self._flight != FREE] = -np.inf
+            num_free -= self._num_in_flight
+        ranking = top(scores, min(RANKING_SIZE, num_free), self._rng)
+        self._ranking = (ranking if candidates is None else candidates[ranking]).astype(np.int32)
         self._cursor = 0
 
     def _absorb(self, numbers: np.ndarray, results: list[GroupEvidence]) -> None:
@@ -98,12 +103,13 @@ class RankedSelector(PromptSelector):
 
     _is_hard = False
 
-    @abstractmethod
-    def _scores(self) -> np.ndarray:
-        """Returns a fresh float32 [P]: larger is better, values in [-1, 1], -inf for non-candidates.
+    def _candidates(self) -> np.ndarray | None:
+        """Returns the free prompts to rank, at least one; None for all of them."""
+        return None
 
-        At least one free prompt is a candidate.
-        """
+    @abstractmethod
+    def _scores(self, numbers: np.ndarray | None) -> np.ndarray:
+        """Returns fresh float32 scores in [-1, 1], larger is better, of the prompts; None for all P."""
 
     @abstractmethod
     def _class_probs(self, numbers: np.ndarray, group_sizes: np.ndarray) -> np.ndarray:
@@ -127,7 +133,20 @@ def top(scores: np.ndarray, size: int, rng: np.random.Generator) -> np.ndarray:
     else:
         pool = scores[scores > pivot] if num_above >= size else scores
         threshold = np.partition(pool, len(pool) - size)[len(pool) - size]
-    above, tied = np.flatnonzero(scores > threshold), np.flatnonzero(scores == threshold)
-    drawn = rng.choice(len(tied), size - len(above), replace=False)
-    chosen = np.concatenate([above, tied[drawn]])
+    above, is_tied = np.flatnonzero(scores > threshold), scores == threshold
+    ranks = rng.choice(np.count_nonzero(is_tied), size - len(above), replace=False)
+    chosen = np.concatenate([above, _members(is_tied, ranks)])
     return chosen[np.lexsort((rng.random(size), -scores[chosen]))]
+
+
+def _members(is_member: np.ndarray, ranks: np.ndarray) -> np.ndarray:
+    """Returns `np.flatnonzero(is_member)[ranks]`, in ascending order, without an index of millions of ties."""
+    ranks, found, passed = np.sort(ranks), [], 0
+    for start in range(0, len(is_member), _BLOCK):
+        block = is_member[start : start + _BLOCK]
+        count = np.count_nonzero(block)
+        low, high = np.searchsorted(ranks, (passed, passed + count))
+        if low < high:
+            found.append(start + np.flatnonzero(block)[ranks[low:high] - passed])
+        passed += count
+    return np.concatenate(found) if found else np.empty(0, np.int64)

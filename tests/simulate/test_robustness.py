@@ -6,8 +6,10 @@ import numpy as np
 import pytest
 
 from verl_sara.core import ConfigError
+from verl_sara.simulate.baselines import Cost
 from verl_sara.simulate.populations import POOLS, effective_share
-from verl_sara.simulate.robustness import ShiftedPool, phases, robustness
+from verl_sara.simulate.robustness import ShiftedPool, numbers_of, phases, robustness
+from verl_sara.simulate.training import StepReport
 
 
 @pytest.fixture(scope="module")
@@ -44,14 +46,20 @@ def test_a_row_for_every_arm_and_phase(table):
     assert json.loads(json.dumps(table.numbers)) == table.numbers
 
 
-def test_a_batch_without_an_effective_group_has_no_cost():
-    table = robustness(num_steps=4, batch_size=8)
-    assert table.numbers["dps"]["right_after"] == {
-        "rollouts_per_effective_group": None,
-        "effective_fraction": 0.0,
-        "saving": None,
+def report(trained, saturated):
+    numbers = dict.fromkeys(("tokens", "rounds", "abandoned", "predicted", "realised", "hard", "effective_share"), 0)
+    return StepReport(rollouts=64, trained=trained, saturated=saturated, **numbers)
+
+
+def test_numbers_of_a_phase():
+    whole = Cost(rollouts=320, tokens=0, groups=10)
+    assert numbers_of([report(3, 5), report(1, 7)], whole) == {
+        "rollouts_per_effective_group": 32.0,
+        "effective_fraction": 0.25,
+        "saving": 0.0,
     }
-    assert "none" in next(row for row in table.rows if row[0] == "DPS alone, right after")
+    nothing = {"rollouts_per_effective_group": None, "effective_fraction": 0.0, "saving": None}
+    assert numbers_of([report(0, 8)], whole) == nothing
 
 
 def test_the_shift_renews_the_pool_without_changing_its_effective_share():

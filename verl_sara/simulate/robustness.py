@@ -1,5 +1,6 @@
 """What an abrupt policy shift does to a predicted stream of prompts, with and without early verdicts on top."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,7 +12,7 @@ from verl_sara.simulate.lengths import Lengths
 from verl_sara.simulate.populations import POOLS, Pool
 from verl_sara.simulate.table import Table
 from verl_sara.simulate.tables import GROUP_SIZE, MARGIN, NUM_PROMPTS, mean
-from verl_sara.simulate.training import Training
+from verl_sara.simulate.training import StepReport, Training
 
 JUMP = 5.5
 """Logits gained in one step: hard prompts of the pools become medium, medium ones easy. The effective share of
@@ -99,15 +100,20 @@ def robustness(
         reports = Training(prompts, one, num_steps=num_steps, lengths=lengths, seed=seed).run()
         for name, span in spans.items():
             seen = [reports[step] for step in span]
-            cost, groups = Cost.of(seen), sum(report.trained + report.saturated for report in seen)
-            numbers = {
-                "rollouts_per_effective_group": cost.rollouts / cost.groups if cost.groups else None,
-                "effective_fraction": cost.groups / groups,
-                "saving": cost.saving(whole[name]) if cost.groups else None,
-            }
+            numbers = numbers_of(seen, whole[name])
             table.numbers.setdefault(key, {})[name] = numbers
             forms = zip(numbers.values(), (".1f", ".2f", ".1%"), strict=True)
             price, fraction, saving = ("none" if value is None else f"{value:{form}}" for value, form in forms)
             row = f"{arm}, {name.replace('_', ' ')}"
             table.rows.append((row, price, saving, fraction, f"{mean(seen, 'rounds'):.1f}"))
     return table
+
+
+def numbers_of(reports: Sequence[StepReport], baseline: Cost) -> dict[str, float | None]:
+    """Returns the numbers of one phase, named as in `robustness`."""
+    cost, groups = Cost.of(reports), sum(report.trained + report.saturated for report in reports)
+    return {
+        "rollouts_per_effective_group": cost.rollouts / cost.groups if cost.groups else None,
+        "effective_fraction": cost.groups / groups,
+        "saving": cost.saving(baseline) if cost.groups else None,
+    }

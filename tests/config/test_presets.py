@@ -83,7 +83,7 @@ def test_presets_set_only_our_options_and_known_keys_of_verl(composed):
         ("data.dataloader_num_workers=8", "data.dataloader_num_workers is 8; allowed with SARA: 0"),
         ("trainer.v1.trainer_mode=separate_async", "trainer_mode is 'separate_async'; allowed with SARA: 'sync'"),
         ("trainer.use_v1=false", "trainer.use_v1 is False"),
-        ("data.custom_cls.path=/mine.py", "data.custom_cls is /mine.py:SaraDataset; allowed"),
+        ("data.custom_cls.path=/mine.py", "data.custom_cls is /mine.py:SaraDataset .FileNotFoundError.*; allowed"),
         ("trainer.v1.sampler.custom_sampler.path=pkg://json", "custom_sampler is pkg://json:SaraReplayBuffer"),
         ("actor_rollout_ref.rollout.agent.agent_loop_manager_class=a.B", "agent_loop_manager_class is a.B"),
         ("algorithm.filter_groups.enable=true", "algorithm.filter_groups.enable is true"),

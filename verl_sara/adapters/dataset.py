@@ -11,7 +11,7 @@ from omegaconf import DictConfig, ListConfig, OmegaConf
 from verl.utils.dataset.rl_dataset import RLHFDataset
 
 from verl_sara.adapters.carried import CARRIED
-from verl_sara.adapters.own_dataset import rebuild, with_base
+from verl_sara.adapters.own_dataset import load_own_class, rebuild, with_base
 from verl_sara.adapters.verl_order import VerlOrder
 from verl_sara.core import ConfigError
 from verl_sara.data.identity import prompt_id
@@ -175,3 +175,30 @@ class SaraDataset(RLHFDataset):
             return
         report = self.selector.load_state_dict(state["selection"])
         print(f"verl_sara: selection restored: {report}", flush=True)
+
+
+def adopt_own_class(data_config: DictConfig) -> bool:
+    """Puts a class named by `data.custom_cls.{path,name}` beneath ours, unless it derives from ours.
+
+    A preset names ours there, which the same keys on a command line replace.
+
+    Returns:
+      Whether `data_config` was changed.
+
+    Raises:
+      ConfigError: If the class cannot be loaded, does not derive from RLHFDataset, or another one is the base.
+    """
+    custom = data_config.custom_cls
+    ours = {"path": f"pkg://{SaraDataset.__module__}", "name": SaraDataset.__name__}
+    own = {"path": custom.path, "name": custom.name}
+    if own == ours or issubclass(load_own_class(**own, key="data.custom_cls"), SaraDataset):
+        return False
+    base = OmegaConf.select(data_config, "custom_cls.sara.base")
+    if base is None or any(value is not None for value in base.values()):
+        raise ConfigError(
+            f"data.custom_cls is {custom.path}:{custom.name} with data.custom_cls.sara.base {base}; allowed: one of "
+            "them, with a preset (+sara=<preset>)"
+        )
+    base.update(own)
+    custom.update(ours)
+    return True

@@ -4,6 +4,7 @@ Hydra swallows what its callbacks raise, and our classes are built inside Ray ac
 callback ends the process itself: one message that names the key, its value and what is allowed.
 """
 
+import copy
 import importlib
 import math
 import os
@@ -24,10 +25,23 @@ OPTIONS = "trainer.v1.sampler.sampler_kwargs"
 class SaraPreflight(Callback):
     """Stops the run with status 1 and every problem found, or lets it go on."""
 
-    def on_job_start(self, config: DictConfig, **kwargs: Any) -> None:
-        """Checks the composed config."""
+    def on_run_start(self, config: DictConfig, **kwargs: Any) -> None:
+        """Puts a user's own dataset class beneath ours, before Hydra copies the config for the job."""
+        from verl_sara.adapters.dataset import adopt_own_class
+
         try:
-            problems = list(find_problems(config))
+            if adopt_own_class(config.data):
+                base = config.data.custom_cls.sara.base
+                print(f"verl_sara: {base.path}:{base.name} is read through SaraDataset", flush=True)
+        except SaraError:
+            return  # `on_job_start` tells it
+
+    def on_job_start(self, config: DictConfig, **kwargs: Any) -> None:
+        """Checks the composed config and writes it beside the ledger."""
+        try:
+            problems = list(find_problems(config)) or list(_check_sweep(config))
+            if not problems:
+                _write_config(config)
         except Exception as error:  # Hydra would swallow it, and with it every check that was to follow
             problems = [f"preflight failed: {type(error).__name__}: {error}"]
         if problems:
@@ -50,6 +64,8 @@ def find_problems(config: DictConfig) -> Iterator[str]:
         yield str(error)
         return
     yield from _check_keys(config)
+    yield from _check_times(options)
+    yield from _check_dataset(config)
     yield from _check_classes(config, options)
     yield from _check_filter(config, options)
     yield from _check_estimator(config, options)
@@ -65,25 +81,61 @@ def _check_keys(config: DictConfig) -> Iterator[str]:
         ("data.dataloader_num_workers", 0, "the dataset holds the state that crosses steps"),
         ("trainer.v1.trainer_mode", "sync", "other modes are not supported yet"),
         ("trainer.use_v1", True, "the hooks belong to the V1 trainer"),
+        ("trainer.v1.sampler.sync_refill_failed_groups", False, "it has no effect: our buffer refills by itself"),
     ):
         value = OmegaConf.select(config, key)
         if value != needed:
             yield f"{key} is {value!r}; allowed with SARA: {needed!r} ({why})"
 
 
+def _check_times(options: SaraConfig) -> Iterator[str]:
+    if options.stall_deadline_s <= options.rollout_timeout_s:
+        yield (
+            f"{OPTIONS}.stall_deadline_s is {options.stall_deadline_s} with rollout_timeout_s "
+            f"{options.rollout_timeout_s}; allowed: a deadline longer than a rollout may take, else one slow rollout "
+            "stops the run"
+        )
+
+
+def _check_dataset(config: DictConfig) -> Iterator[str]:
+    """A dataset class that ours cannot be put upon."""
+    from verl_sara.adapters.dataset import SaraDataset, adopt_own_class
+    from verl_sara.adapters.own_dataset import with_base
+
+    data = copy.deepcopy(config.data)
+    try:
+        adopt_own_class(data)
+        with_base(SaraDataset, data)
+    except ConfigError as error:
+        yield str(error)
+
+
+def _check_sweep(config: DictConfig) -> Iterator[str]:
+    """A class that could not be put beneath ours, since Hydra makes the config of a sweep's job by itself."""
+    from verl_sara.adapters.dataset import adopt_own_class
+
+    custom = config.data.custom_cls
+    if adopt_own_class(copy.deepcopy(config.data)):
+        yield (
+            f"data.custom_cls is {custom.path}:{custom.name}; allowed in a sweep (--multirun): instead of its path and "
+            f"name, data.custom_cls.sara.base.path={custom.path} data.custom_cls.sara.base.name={custom.name}"
+        )
+
+
+def _write_config(config: DictConfig) -> None:
+    from verl_sara.adapters.run_record import write_run_config
+
+    write_run_config(config, OmegaConf.select(config, f"{OPTIONS}.run_dir"))
+
+
 def _check_classes(config: DictConfig, options: SaraConfig) -> Iterator[str]:
     buffer = "ObservingReplayBuffer" if options.mode == "observe" else "SaraReplayBuffer"
-    seams = (
-        ("data.custom_cls", "verl_sara.adapters.dataset", "SaraDataset"),
-        ("trainer.v1.sampler.custom_sampler", "verl_sara.adapters.replay_buffer", buffer),
-    )
-    for key, module, base in seams:
-        path, name = (OmegaConf.select(config, f"{key}.{part}") for part in ("path", "name"))
-        if (str(path), str(name)) == (f"pkg://{module}", base):
-            continue
-        observes = key.endswith("custom_sampler") and _derives(path, name, module, "ObservingReplayBuffer")
-        if not _derives(path, name, module, base) or observes != (base == "ObservingReplayBuffer"):
-            yield f"{key} is {path}:{name}; allowed with SARA: {module}.{base} or a class derived from it"
+    key, module = "trainer.v1.sampler.custom_sampler", "verl_sara.adapters.replay_buffer"
+    path, name = (OmegaConf.select(config, f"{key}.{part}") for part in ("path", "name"))
+    if (str(path), str(name)) != (f"pkg://{module}", buffer):
+        observes = _derives(path, name, module, "ObservingReplayBuffer")
+        if not _derives(path, name, module, buffer) or observes != (buffer == "ObservingReplayBuffer"):
+            yield f"{key} is {path}:{name}; allowed with SARA: {module}.{buffer} or a class derived from it"
     manager = OmegaConf.select(config, "actor_rollout_ref.rollout.agent.agent_loop_manager_class")
     module, _, name = str(manager).rpartition(".")
     ours = "verl_sara.adapters.agent_loop"
@@ -166,6 +218,8 @@ def _check_sizes(config: DictConfig, options: SaraConfig) -> Iterator[str]:
 
 def _check_data(config: DictConfig, options: SaraConfig) -> Iterator[str]:
     """Missing or too small training files, as far as parquet's metadata tells."""
+    from verl_sara.adapters.dataset import PER_PROMPT_SIZE
+
     if config.data.train_files == config.data.val_files:
         yield "data.val_files are data.train_files; allowed: other files, since training rows carry state"
     files = config.data.train_files
@@ -182,7 +236,13 @@ def _check_data(config: DictConfig, options: SaraConfig) -> Iterator[str]:
             return
         import pyarrow.parquet
 
-        rows += pyarrow.parquet.read_metadata(path).num_rows
+        metadata = pyarrow.parquet.read_metadata(path)
+        rows += metadata.num_rows
+        if PER_PROMPT_SIZE in metadata.schema.to_arrow_schema().names:
+            yield (
+                f"data.train_files: {path} has the column {PER_PROMPT_SIZE}, which has no effect with SARA; allowed: "
+                "files without it (every group has actor_rollout_ref.rollout.n rollouts)"
+            )
     if rows < options.batch_size:
         yield (
             f"data.train_files hold {rows} prompts, data.train_batch_size is {options.batch_size}; "

@@ -332,3 +332,9 @@ def test_problems_are_counted_by_kind_with_the_first_place():
 
 def test_every_fate_is_in_a_balance():
     assert set(balance([])) == {fate.value for fate in Fate} | {"launched"}
+
+
+def test_what_the_fast_encoder_refuses_is_written_all_the_same(tmp_path):
+    writer = LedgerWriter(tmp_path, "r", {"options": {"big": 2**70, "torn": "\ud800"}})
+    header = json.loads(writer.path.read_text().splitlines()[0])
+    assert header["options"] == {"big": 2**70, "torn": "\ud800"}

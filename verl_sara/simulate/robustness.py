@@ -1,7 +1,8 @@
 """What an abrupt policy shift does to a predicted stream of prompts, with and without early verdicts on top."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -18,7 +19,7 @@ JUMP = 5.5
 """Logits gained in one step: hard prompts of the pools become medium, medium ones easy. The effective share of
 pool B stays what it was, so only what was learned of the prompts is out of date."""
 
-ARMS = {
+ARMS: Mapping[str, tuple[str, Mapping[str, Any], Mapping[str, Any]]] = {
     "dps": ("DPS alone", UNIFORM, RANKED),
     "sara": ("SARA alone", {**PAPER, **MARGIN}, {}),
     "sara_dps": ("SARA + DPS", {**PAPER, **MARGIN}, RANKED),

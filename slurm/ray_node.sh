@@ -12,10 +12,10 @@ options=(
   --num-gpus="${SARA_RAY_GPUS:-$(sara_python -m verl_sara.cli.launch gpus)}"
   --node-manager-port="${free[0]}" --object-manager-port="${free[1]}" --dashboard-agent-listen-port="${free[2]}"
   --dashboard-agent-grpc-port="${free[3]}" --runtime-env-agent-port="${free[4]}" --metrics-export-port="${free[5]}"
-  --min-worker-port=0 --max-worker-port=0 --disable-usage-stats --block
+  --min-worker-port=0 --max-worker-port=0 --temp-dir="$temp" --disable-usage-stats --block
 )
 if ((index == 0)); then
-  options+=(--head --port="${address##*:}" --ray-client-server-port="${free[6]}" --include-dashboard=false --temp-dir="$temp")
+  options+=(--head --port="${address##*:}" --ray-client-server-port="${free[6]}" --include-dashboard=false)
   attempts=3 # on a busy machine Ray gives up on its own agents
 else
   options+=(--address="$address")

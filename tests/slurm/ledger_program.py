@@ -1,7 +1,7 @@
 """Stands in for verl: writes a ledger, verl's file log and checkpoints with the real allocator and writer.
 
 Called with verl's arguments. Of its own: `+program.step_s` (seconds a step), `+program.fail_at` (the step
-in which it fails), and with a Ray address it notes the nodes of that cluster in `nodes.txt`.
+in which it fails), and with a Ray address it notes in `nodes.txt` the nodes of that cluster and their folders.
 """
 
 import json
@@ -57,12 +57,12 @@ def main() -> None:
 
 
 def note_nodes(address: str, run: Path) -> None:
-    """Writes the host names on which tasks of the Ray cluster run, one a node."""
+    """Writes the host names on which tasks of the Ray cluster run, one a node, and Ray's folder there."""
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
     ray.init(address=address, log_to_driver=False)
-    where = ray.remote(lambda: socket.gethostname())
+    where = ray.remote(lambda: f"{socket.gethostname()} {ray.get_runtime_context().get_temp_dir()}")
     nodes = [node["NodeID"] for node in ray.nodes() if node["Alive"]]
     pinned = [where.options(scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False)) for node in nodes]
     (run / "nodes.txt").write_text("\n".join([address, *sorted(ray.get([task.remote() for task in pinned]))]))

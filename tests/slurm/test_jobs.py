@@ -130,7 +130,7 @@ def test_two_nodes_join_one_ray_cluster(project):
     assert state["JobState"] == "COMPLETED", last_lines(project.output(job), 60)
     run = project.runs / "countdown_tiny/paper/seed0"
     address, *hosts = (run / "nodes.txt").read_text().splitlines()
-    assert hosts == ["node1", "node2"]
+    assert hosts == [f"node1 /tmp/sara-{job}-0", f"node2 /tmp/sara-{job}-1"], "each node has a folder, and clears it"
     assert address in project.output(job) and "auto" not in address
     assert not list(run.glob(".ray-token-*")) and not list(Path("/tmp").glob(f"sara-{job}-*"))
     assert "trainer.nnodes=2" in project.output(job)

@@ -1,5 +1,6 @@
-"""Real verl on the real Slurm: one job trains the tiny Countdown recipe to its end."""
+"""Real verl on the real Slurm: a job trains the tiny Countdown recipe, the next evaluates its checkpoint."""
 
+import json
 import sys
 from pathlib import Path
 
@@ -9,20 +10,29 @@ from verl_sara.ledger import read_ledger
 
 ROOT = Path(__file__).parents[2]
 STEPS = 2
+VAL_PROMPTS, VAL_N = 64, 4
 pytestmark = [pytest.mark.slurm, pytest.mark.verl, pytest.mark.e2e]
 
 
-def test_a_job_trains_to_the_end_and_its_ledger_balances(project):
+def use_verl(project):
+    """Puts verl and the demo's model and data in the place of the small program."""
     sys.path.insert(0, str(ROOT / "recipes/countdown_tiny"))
     from prepare import prepare
 
     prepare(ROOT / ".cache/countdown_tiny")
     del project.env["SARA_TRAIN"]
     project.env |= {"COUNTDOWN_TINY": str(ROOT / ".cache/countdown_tiny"), "PYTHONPATH": str(ROOT)}
+
+
+def test_a_job_trains_to_the_end_and_the_next_evaluates_its_checkpoint(project):
+    use_verl(project)
     job = project.submit(
-        "slurm/train.sbatch", "countdown_tiny", "paper", "--",
-        f"trainer.total_training_steps={STEPS}", "trainer.val_before_train=false", "trainer.test_freq=-1",
+        "slurm/train.sbatch", "countdown_tiny", "paper", "--", f"trainer.total_training_steps={STEPS}",
+        f"trainer.save_freq={STEPS}", "trainer.val_before_train=false", "trainer.test_freq=-1",
     )  # fmt: skip
+    evaluation = project.submit(
+        f"--dependency=afterok:{job}", "--kill-on-invalid-dep=yes", "slurm/eval.sbatch", "countdown_tiny", "paper"
+    )
     state = project.wait(job, seconds=900)
     assert state["JobState"] == "COMPLETED", project.output(job)[-3000:]
     run = project.runs / "countdown_tiny/paper/seed0"
@@ -32,3 +42,14 @@ def test_a_job_trains_to_the_end_and_its_ledger_balances(project):
     assert f"attempt 1: steps 1 to {STEPS}" in project.output(job)
     assert len((run / "verl.attempt-1.jsonl").read_text().splitlines()) == STEPS
     assert not list(Path("/tmp").glob(f"sara-{job}*"))
+
+    state = project.wait(evaluation, seconds=600)
+    assert state["JobState"] == "COMPLETED", project.output(evaluation)[-3000:]
+    numbers = json.loads((run / f"eval.step-{STEPS}.json").read_text())
+    (found,) = numbers["sets"]
+    assert (found["data_source"], found["n"], numbers["step"]) == ("countdown", VAL_N, STEPS)
+    num_right = found["avg"] * VAL_PROMPTS * VAL_N
+    assert 0 < num_right < VAL_PROMPTS * VAL_N and abs(num_right - round(num_right)) < 1e-6
+    (logged,) = map(json.loads, (run / f"eval/verl.step-{STEPS}.jsonl").read_text().splitlines())
+    assert logged["step"] == STEPS, "verl numbers its steps by the checkpoint that it has loaded"
+    assert len(read_ledger(run).runs) == 1, "an evaluation is no attempt"

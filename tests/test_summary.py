@@ -13,6 +13,8 @@ from verl_sara.core import Fate
 from verl_sara.ledger import LedgerError, LedgerWriter, balance, read_ledger
 from verl_sara.summary import read_arm, summarise, summarise_arm, table
 from verl_sara.summary.compare import why_not_comparable
+from verl_sara.summary.numbers import wall_split
+from verl_sara.verl_log import LogRow, VerlLog
 
 OPTIONS = {"group_size": 4, "batch_size": 1, "tau_low": 0.3, "prior": [1.0, 1.0], "probe_size": 2, "increment": 1}
 
@@ -52,7 +54,7 @@ PAPER_STEP = {
     "timing_s/old_log_prob": 1,
     "timing_s/update_actor": 2,
     "timing_s/update_weights": 1,
-    "timing_s/save_checkpoint": 1.5,
+    "timing_s/save_checkpoint": 0.5,
 }
 PAPER_LOG = [{"step": 1, "data": PAPER_STEP}, {"step": 2, "data": {**PAPER_STEP, "val-core/x/acc/mean@4": 0.625}}]
 
@@ -62,7 +64,7 @@ GOLDEN = """\
 | arm   | steps | prompts visited | groups trained | effective fraction | rollouts | generated tokens | rollouts / effective group | tokens / effective group | measured saving vs ds: rollouts, tokens | rollouts saved vs ideal DS (estimated bounds) | rounds / step | val. accuracy before, after | wall-clock s (generate + update + weights + wait) |
 | ----- | ----: | --------------: | -------------: | -----------------: | -------: | ---------------: | -------------------------: | -----------------------: | --------------------------------------: | --------------------------------------------: | ------------: | --------------------------: | ------------------------------------------------: |
 | ds    |     2 |               4 |              2 |              1.000 |       16 |              100 |             8.0 [8.0, 8.0] |        50.0 [30.4, 69.6] |                                       - |                                           0 % |           2.0 |                0.250, 0.500 |                               20 (12 + 4 + 2 + 2) |
-| paper |     2 |               4 |              2 |              1.000 |       14 |               87 |             7.0 [7.0, 7.0] |        43.5 [30.8, 56.2] |  12 % [12 %, 12 %], 13 % [-42 %, 47 %] |                                  -5 % to 12 % |           2.0 |                  n/a, 0.625 |                               20 (10 + 6 + 2 + 0) |
+| paper |     2 |               4 |              2 |              1.000 |       14 |               87 |             7.0 [7.0, 7.0] |        43.5 [30.8, 56.2] |  12 % [12 %, 12 %], 13 % [-42 %, 47 %] |                                  -5 % to 12 % |           2.0 |                  n/a, 0.625 |                               19 (10 + 6 + 2 + 1) |
 
 - Replayed: the paper's rule on the 4 full groups of ds costs 0.88 [0.74, 1.03] of their rollouts and 0.87 [0.73, 1.04] of their tokens per effective group (paired; 95 % interval).
 """  # noqa: E501
@@ -148,7 +150,7 @@ def test_the_summary_of_one_run_has_these_fields_and_no_others_than_numbers(type
         "val_after",
         "wall_s",
     ]
-    assert found["wall_s"] == {"total": 20, "generate": 10, "update": 6, "weights": 2, "wait": 0}
+    assert found["wall_s"] == {"total": 19, "generate": 10, "update": 6, "weights": 2, "wait": 1}
     assert found["problems"] == [] and found["lost"] == {"rollouts": 0, "tokens": 0}
     assert json.loads(json.dumps(found, allow_nan=False)) == found
 
@@ -211,6 +213,52 @@ def test_costs_of_any_run_add_up_over_fates(tmp_path_factory, seed, preset, step
         for unit in ("rollouts", "tokens"):
             parts = [line["fates"].get(fate, {}).get(unit, 0) for fate in (*(f.value for f in Fate), "lost")]
             assert sum(parts) == line["fates"]["launched"][unit]
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    st.lists(
+        st.fixed_dictionaries(
+            {f"timing_s/{name}": st.floats(0, 100) for name in ("gen", "reward", "adv", "update_actor")},
+            optional={
+                f"timing_s/{name}": st.floats(0, 100) for name in ("update_weights", "save_checkpoint", "testing")
+            },
+        ),
+        min_size=1,
+        max_size=5,
+    ),
+    st.floats(0, 10),
+)
+def test_the_parts_of_the_wall_clock_add_up_to_its_total(rows, rest):
+    for row in rows:
+        row["timing_s/step"] = rest + sum(value for name, value in row.items() if name != "timing_s/testing")
+    split = wall_split(VerlLog([LogRow(1, step, row) for step, row in enumerate(rows, start=1)]))
+    total = split.pop("total")
+    assert sum(split.values()) == pytest.approx(total, abs=1e-6) and split["wait"] == pytest.approx(
+        rest * len(rows), abs=1e-6
+    )
+    if any("timing_s/save_checkpoint" in row for row in rows):
+        assert total <= sum(row["timing_s/step"] for row in rows)
+
+
+@pytest.mark.parametrize("rounds", [None, math.nan, "absent"], ids=str)
+def test_rounds_that_a_schedule_does_not_have_are_null_and_a_dash(tmp_path, rounds):
+    folder = write_run(tmp_path / "r", "paper", steps=2)
+    ledger = folder / "sara" / "ledger.attempt-1.jsonl"
+    lines = [json.loads(line) for line in ledger.read_text().splitlines()]
+    for line in lines:
+        if line["kind"] == "step":
+            line.pop("rounds") if rounds == "absent" else line.update(rounds=rounds)
+    ledger.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    found = summarise({"r": folder})
+    assert (
+        found["arms"]["r"]["rounds_per_step"] is None
+        and found["arms"]["r"]["intervals"]["rounds_per_step"] == [None] * 2
+    )
+    json.dumps(found, allow_nan=False)
+    head, _, row, *_ = (line.split("|") for line in table(found).splitlines())
+    assert row[[cell.strip() for cell in head].index("rounds / step")].strip() == "-"
+    assert found["arms"]["r"]["problems"] == []
 
 
 # ---- killed, resumed, in progress -------------------------------------------------------------
@@ -308,7 +356,7 @@ def test_a_plain_verl_run_gives_what_its_log_supports(typed, simulated):
     shutil.rmtree(typed["paper"] / "sara")
     found = summarise({"ds": typed["ds"], "plain": typed["paper"]})
     plain = found["arms"]["plain"]
-    assert (plain["steps"], plain["val_after"], plain["wall_s"]["total"]) == (2, 0.625, 20)
+    assert (plain["steps"], plain["val_after"], plain["wall_s"]["total"]) == (2, 0.625, 19)
     assert plain["rollouts"] is None and plain["groups_trained"] is None and "plain" not in found["savings"]
     assert "only what verl's log supports: no ledger" in plain["problems"][0]
     assert "n/a" in table(found)

@@ -97,6 +97,19 @@ def test_attempts_count_in_full_for_cost_and_the_last_one_for_curves(tmp_path):
     assert log.total("t") == 113 and "1 x step logged twice in one attempt (first: step 2)" in log.problems
 
 
+def test_a_resumed_run_in_one_console_log_is_told_and_its_last_numbers_count(tmp_path):
+    lines = [console_line(step, {"t": time}) for step, time in ((1, 1), (2, 1), (2, 10), (3, 10))]
+    (tmp_path / "run.log").write_text("\n".join([*lines, console_line(3, {"val": 0.5})]))
+    log = read_verl_log(tmp_path)
+    assert log.problems == ["1 x step logged twice in one attempt (first: step 2)"]
+    assert [row.data for row in log.history()] == [{"t": 1}, {"t": 10}, {"t": 10, "val": 0.5}] and log.total("t") == 22
+
+
+def test_a_log_whose_beginning_was_wiped_is_told(tmp_path):
+    (tmp_path / "run.jsonl").write_text(file_line(7) + file_line(8))
+    assert read_verl_log(tmp_path).problems == ["1 x the log begins at step 7, not 1"]
+
+
 def test_verls_own_layout_is_found_and_the_ledger_is_not_taken_for_a_log(tmp_path):
     (tmp_path / "sara").mkdir()
     (tmp_path / "sara" / "ledger.attempt-1.jsonl").write_text('{"schema": 1, "kind": "run"}\n')

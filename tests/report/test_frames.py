@@ -22,7 +22,7 @@ def arms(tmp_path_factory):
 def slowly(folder, monkeypatch):
     """The frame by way of the tolerant reader."""
 
-    def refuse(path):
+    def refuse(path, attempt):
         raise frames._Faulty
 
     with monkeypatch.context() as patched:
@@ -56,6 +56,14 @@ def test_several_attempts_stand_one_after_the_other(tmp_path, monkeypatch):
     write_run(folder, "paper", steps=4, first=3)
     frame = frames.group_frame(folder)
     assert frame.groupby("attempt")["step"].unique().map(list).to_dict() == {1: [1, 2, 3], 2: [3, 4]}
+    pd.testing.assert_frame_equal(frame, slowly(folder, monkeypatch))
+
+
+def test_the_attempt_is_that_of_the_file(tmp_path, monkeypatch):
+    folder = write_run(tmp_path / "r", "paper", steps=2)
+    (folder / "sara" / "ledger.attempt-1.jsonl").rename(folder / "sara" / "ledger.attempt-3.jsonl")
+    frame = frames.group_frame(folder)
+    assert frame["attempt"].unique().tolist() == [3]
     pd.testing.assert_frame_equal(frame, slowly(folder, monkeypatch))
 
 

@@ -17,8 +17,8 @@ Everything that looks at groups takes them one by one, so that memory does not g
 - audits: audited wrong abandons, with exact bounds
 """
 
-from verl_sara.metrics.audits import Audits, audit_metrics, clopper_pearson
-from verl_sara.metrics.estimates import Estimate, RatioOfRatios, proportion, ratio, saving
+from verl_sara.metrics.audits import Audits, audit_metrics
+from verl_sara.metrics.estimates import Estimate, RatioOfRatios, clopper_pearson, proportion, ratio, saving
 from verl_sara.metrics.ideal import Bounds, IdealDs, ideal_ds_cost
 from verl_sara.metrics.lengths import Lengths
 from verl_sara.metrics.occupancy import Occupancy

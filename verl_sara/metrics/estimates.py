@@ -54,6 +54,45 @@ def proportion(count: int, total: int) -> Estimate:
     return Estimate(share, max(0.0, min(share, centre - half)), min(1.0, max(share, centre + half)))
 
 
+def clopper_pearson(count: int, total: int, tail: float = 0.025) -> Estimate:
+    """Returns count / total with its exact binomial interval, NaN if `total` is 0.
+
+    Args:
+      count: Successes, in [0, total].
+      total: Trials.
+      tail: Probability that each end leaves out, in (0, 0.5).
+    """
+    if not total:
+        return Estimate(math.nan)
+    return Estimate(count / total, 1.0 - _upper(total - count, total, tail), _upper(count, total, tail))
+
+
+def _upper(count: int, total: int, tail: float) -> float:
+    """Returns the rate at which `count` successes or fewer have the probability `tail`, by bisection."""
+    if count == total:
+        return 1.0
+    low, high = count / total, 1.0
+    while low < (middle := (low + high) / 2) < high:
+        if _prob_at_most(count, total, middle) > tail:
+            low = middle
+        else:
+            high = middle
+    return high
+
+
+def _prob_at_most(count: int, total: int, rate: float) -> float:
+    """Returns P(X <= count) of a binomial with a mean above `count`: terms fall from `count` down."""
+    log_term = math.lgamma(total + 1) - math.lgamma(count + 1) - math.lgamma(total - count + 1)
+    term = math.exp(log_term + count * math.log(rate) + (total - count) * math.log1p(-rate))
+    result, odds = 0.0, (1.0 - rate) / rate
+    for x in range(count, -1, -1):
+        result += term
+        term *= odds * x / (total - x + 1)
+        if term < 1e-17 * result:
+            break
+    return result
+
+
 class RatioOfRatios:
     """Running (sum a / sum b) / (sum c / sum d) of paired terms, with a delta-method interval.
 

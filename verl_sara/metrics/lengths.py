@@ -1,53 +1,49 @@
 """Tokens of rollouts by outcome and by fate of their group: why tokens save more or less than rollouts."""
 
 import math
-from itertools import compress
-from operator import mul
+from collections import Counter
 from typing import Any
 
 from verl_sara.metrics.estimates import Z95, Estimate
 
 Record = dict[str, Any]
+OUTCOMES = {"passed": 1, "failed": 0, "no outcome": None}
 
 
 class Lengths:
-    """Running mean of tokens per rollout, by outcome and by fate."""
+    """Mean tokens per rollout, by outcome and by fate. Memory grows with the distinct lengths only."""
 
     def __init__(self) -> None:
-        self._sums: dict[str, list[int]] = {}
+        self._rollouts: dict[str, Counter[tuple[int | None, int]]] = {}
 
     def add(self, group: Record) -> None:
         """Takes the rollouts of one group."""
-        outcomes, tokens = group["slots"]["outcome"], group["slots"]["tokens"]
-        passed = list(compress(tokens, outcomes))
-        self._take("passed", passed)
-        if len(passed) < len(tokens):
-            unknown = [count for outcome, count in zip(outcomes, tokens, strict=True) if outcome is None]
-            failed = tokens
-            if passed or unknown:
-                failed = [count for outcome, count in zip(outcomes, tokens, strict=True) if outcome == 0]
-            self._take("failed", failed)
-            self._take("no outcome", unknown)
-        self._take(f"fate {group['fate']}", tokens)
+        of_fate = self._rollouts.get(group["fate"])
+        if of_fate is None:
+            of_fate = self._rollouts[group["fate"]] = Counter()
+        slots = group["slots"]
+        of_fate.update(zip(slots["outcome"], slots["tokens"], strict=True))
 
-    def _take(self, name: str, tokens: list[int]) -> None:
-        if tokens:
-            sums = self._sums.setdefault(name, [0, 0, 0])
-            sums[0] += len(tokens)
-            sums[1] += sum(tokens)
-            sums[2] += sum(map(mul, tokens, tokens))
+    def _lengths(self, name: str) -> list[tuple[int, int]]:
+        """Returns (tokens, rollouts) of an outcome or of "fate <fate>"."""
+        if name in OUTCOMES:
+            every = (pair for of_fate in self._rollouts.values() for pair in of_fate.items())
+            return [(tokens, count) for (outcome, tokens), count in every if outcome == OUTCOMES[name]]
+        of_fate = self._rollouts.get(name.removeprefix("fate "), Counter())
+        return [(tokens, count) for (_, tokens), count in of_fate.items()]
 
     def count(self, name: str) -> int:
         """Returns the rollouts of an outcome ("passed", "failed", "no outcome") or "fate <fate>"."""
-        return self._sums.get(name, [0])[0]
+        return sum(count for _, count in self._lengths(name))
 
     def mean(self, name: str) -> Estimate:
         """Returns their mean tokens, rollouts taken as independent; NaN if there are none."""
-        count, total, squares = self._sums.get(name, (0, 0, 0))
-        if not count:
+        lengths, total = self._lengths(name), self.count(name)
+        if not total:
             return Estimate(math.nan)
-        mean = total / count
-        if count < 2:
+        mean = sum(tokens * count for tokens, count in lengths) / total
+        if total < 2:
             return Estimate(mean)
-        half = Z95 * math.sqrt(max(0.0, squares / count - mean * mean) / (count - 1))
+        variance = sum((tokens - mean) ** 2 * count for tokens, count in lengths) / (total - 1)
+        half = Z95 * math.sqrt(variance / total)
         return Estimate(mean, mean - half, mean + half)

@@ -6,7 +6,7 @@ from itertools import accumulate
 from typing import Any
 
 from verl_sara.core import BetaPrior, StoppingRule, align_lengths, stage_boundaries
-from verl_sara.metrics.estimates import Estimate, RatioOfRatios, proportion
+from verl_sara.metrics.estimates import Estimate, RatioOfRatios, clopper_pearson, proportion
 
 Record = dict[str, Any]
 SIDES = ("all_fail", "all_pass")
@@ -39,8 +39,8 @@ class Replayed:
     num_wrong: dict[str, int]
 
     def wrong_rate(self) -> Estimate:
-        """Returns q, the share of the abandoned groups that would have been mixed."""
-        return proportion(sum(self.num_wrong.values()), sum(self.num_abandoned.values()))
+        """Returns q, the share of the abandoned groups that would have been mixed, with its exact interval."""
+        return clopper_pearson(sum(self.num_wrong.values()), sum(self.num_abandoned.values()))
 
     def effective_share(self) -> Estimate:
         """Returns pbar, the share of full groups that are mixed."""

@@ -1,7 +1,7 @@
 """A report on runs: figures, tables, one Markdown and one self-contained HTML page. Needs matplotlib.
 
 - runs: run folders, read once
-- cost_figures, course_figures, style: figures
+- cost_figures, course_figures, bands, style: figures
 - tables, table: tables as Markdown, LaTeX and HTML
 - sections: the questions that are answered, shared with the notebooks
 - page: Markdown and HTML

@@ -5,6 +5,7 @@ from matplotlib.figure import Figure
 
 from verl_sara.core import Fate
 from verl_sara.metrics import cost_per_effective_group, effective_groups
+from verl_sara.report.bands import BAND, draw_seeds, has_seeds
 from verl_sara.report.runs import Runs
 from verl_sara.report.style import FATE_COLOURS, HATCHES, arm_style, legend_below, new_figure, plain, styled
 from verl_sara.summary import Arm
@@ -132,20 +133,9 @@ def accuracy_against(runs: Runs, unit: str) -> Figure:
     axes = figure.subplots()
     styles = arm_style(list(runs.by_label))
     for label, arms in runs.by_label.items():
-        curves = [curve for arm in arms if (curve := _accuracy_curve(arm, unit))]
-        if not curves:
-            continue
-        shared = sorted(set.intersection(*(set(curve) for curve in curves)))
-        points = [[curve[step] for curve in curves] for step in shared]
-        costs = [sum(x for x, _ in point) / len(point) for point in points]
-        means = [sum(y for _, y in point) / len(point) for point in points]
-        name = label if len(curves) == 1 else f"{label} (mean of {len(curves)} seeds, band: range)"
-        axes.plot(costs, means, label=plain(name), markersize=5, **styles[label])
-        if len(curves) > 1:
-            low, high = ([end(y for _, y in point) for point in points] for end in (min, max))
-            axes.fill_between(costs, low, high, color=styles[label]["color"], alpha=0.2, linewidth=0)
+        draw_seeds(axes, label, [_accuracy_curve(arm, unit) for arm in arms], styles[label])
     axes.set_xlabel(f"{unit} launched so far, all attempts")
-    axes.set_ylabel("validation accuracy")
+    axes.set_ylabel(f"validation accuracy{BAND if has_seeds(runs) else ''}")
     axes.xaxis.set_major_formatter(lambda x, _: f"{x:,.0f}")
     legend_below(figure, axes.lines)
     if not axes.lines:

@@ -1,67 +1,82 @@
 """Figures over the course of training: what was trained, how the rule stopped, where the time went."""
 
 import math
+from collections import Counter
+from collections.abc import Callable, Sequence
+from itertools import zip_longest
+from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from verl_sara.metrics import effective_groups, groups_trained
+from verl_sara.report.bands import BAND, draw_seeds, has_seeds
 from verl_sara.report.runs import Runs
 from verl_sara.report.style import HATCHES, PHASE_COLOURS, arm_style, legend_below, new_figure, plain, styled
 from verl_sara.summary import Arm
-from verl_sara.summary.numbers import wall_split
+from verl_sara.summary.numbers import step_seconds, wall_split
 
-VERDICT_COLOURS = {"mixed": "#0072B2", "all_fail": "#D55E00", "all_pass": "#009E73"}
+VERDICT_FILLS = {"mixed": ("#0072B2", ""), "all_fail": ("#D55E00", "//"), "all_pass": ("#009E73", "..")}
 VERDICT_NAMES = {"mixed": "committed", "all_fail": "abandoned, all fail", "all_pass": "abandoned, all pass"}
 SIDE_MARKS = {"all_fail": ("#D55E00", "o"), "all_pass": ("#009E73", "s")}
 
 
 @styled
 def batch_over_training(runs: Runs) -> Figure:
-    """Returns effective fraction, prompts visited and rollouts per step, a line per run."""
+    """Returns effective fraction, prompts visited and rollouts per step, a line per arm."""
     figure = new_figure(7, 7.5)
     panels = figure.subplots(3, 1, sharex=True)
-    styles = arm_style(list(runs.by_label))
-    for arm in runs.with_ledger:
-        steps = arm.history()
-        numbers = [step["step"] for step in steps]
-        fraction = [effective_groups(s) / groups_trained(s) if groups_trained(s) else math.nan for s in steps]
-        launched = [step["fates"]["launched"] for step in steps]
-        columns = (fraction, [n["groups"] for n in launched], [n["rollouts"] for n in launched])
-        for axes, values in zip(panels, columns, strict=True):
-            axes.plot(numbers, values, markersize=4, label=_label(runs, arm), **styles[arm.label])
-    panels[0].set_ylabel("effective fraction\nof the trained batch")
-    panels[0].set_ylim(-0.03, 1.06)
-    panels[1].set_ylabel("prompts visited")
-    panels[2].set_ylabel("rollouts launched")
-    for axes in panels[1:]:
+    numbers: tuple[Callable[[dict[str, Any]], float], ...] = (
+        lambda step: effective_groups(step) / groups_trained(step) if groups_trained(step) else math.nan,
+        lambda step: step["fates"]["launched"]["groups"],
+        lambda step: step["fates"]["launched"]["rollouts"],
+    )
+    names = ("effective fraction\nof the trained batch", "prompts visited", "rollouts launched")
+    for axes, number, name in zip(panels, numbers, names, strict=True):
+        _draw_steps(axes, runs, lambda arm, number=number: {step["step"]: number(step) for step in arm.history()})
+        axes.set_ylabel(name)
         axes.set_ylim(bottom=0)
-    panels[2].set_xlabel("step")
-    panels[2].xaxis.get_major_locator().set_params(integer=True)
-    legend_below(figure, panels[0].get_legend_handles_labels()[0])
+    panels[0].set_ylim(-0.03, 1.06)
+    _finish_steps(figure, panels, runs)
     return figure
+
+
+def _draw_steps(axes: Axes, runs: Runs, values_of: Callable[[Arm], dict[int, float]]) -> None:
+    """Draws a number per step of every arm with a ledger."""
+    styles = arm_style(list(runs.by_label))
+    for label, arms in runs.by_label.items():
+        curves = [{step: (step, value) for step, value in values_of(arm).items()} for arm in arms if arm.ledger]
+        draw_seeds(axes, label, curves, styles[label])
+
+
+def _finish_steps(figure: Figure, panels: Sequence[Axes], runs: Runs) -> None:
+    """Labels the steps below the last panel, and puts the legend of all under it."""
+    panels[-1].set_xlabel(f"step{BAND if has_seeds(runs) else ''}")
+    panels[-1].xaxis.get_major_locator().set_params(integer=True)
+    legend_below(figure, panels[-1].get_legend_handles_labels()[0])
 
 
 @styled
 def verdicts(runs: Runs) -> Figure:
-    """Returns, for every run whose rule may abandon, the verdicts by the rollouts they took."""
-    arms = stopping_arms(runs)
-    figure = new_figure(7, 1.2 + 2.3 * max(1, len(arms)))
-    all_axes = figure.subplots(max(1, len(arms)), 1, squeeze=False, sharex=True)[:, 0]
-    longest = max((length for arm in arms for _, length in arm.stopping.verdicts), default=1)
-    lengths = range(1, longest + 1)
-    for axes, arm in zip(all_axes, arms, strict=False):
+    """Returns, for every arm whose rule may abandon, the verdicts by the rollouts they took; seeds pooled."""
+    pooled: dict[str, Counter[tuple[str, int]]] = {}
+    for arm in stopping_arms(runs):
+        pooled.setdefault(arm.label, Counter()).update(arm.stopping.verdicts)
+    figure = new_figure(7, 1.2 + 2.3 * max(1, len(pooled)))
+    all_axes = figure.subplots(max(1, len(pooled)), 1, squeeze=False, sharex=True)[:, 0]
+    lengths = range(1, max((length for counts in pooled.values() for _, length in counts), default=1) + 1)
+    for axes, (label, counts) in zip(all_axes, pooled.items(), strict=False):
         bottom = [0] * len(lengths)
-        for reason, colour in VERDICT_COLOURS.items():
-            counts = [arm.stopping.verdicts[reason, length] for length in lengths]
-            axes.bar(lengths, counts, bottom=bottom, color=colour, label=VERDICT_NAMES[reason])
-            bottom = [a + b for a, b in zip(bottom, counts, strict=True)]
-        axes.set_title(plain(arm.name), loc="left", fontsize=10)
+        for reason, (colour, hatch) in VERDICT_FILLS.items():
+            heights = [counts[reason, length] for length in lengths]
+            axes.bar(lengths, heights, bottom=bottom, color=colour, hatch=hatch, label=VERDICT_NAMES[reason])
+            bottom = [a + b for a, b in zip(bottom, heights, strict=True)]
+        axes.set_title(f"{plain(label)}, {counts.total():,} groups", loc="left", fontsize=10)
         axes.set_ylabel("groups")
-        axes.set_xticks(lengths)
+        axes.xaxis.get_major_locator().set_params(integer=True)
         axes.grid(axis="x", visible=False)
     all_axes[-1].set_xlabel("rollouts launched when the verdict fell")
-    if arms:
+    if pooled:
         legend_below(figure, all_axes[0].get_legend_handles_labels()[0])
     else:
         _say(all_axes[0], "no arm whose rule may abandon")
@@ -77,29 +92,42 @@ def stopping_arms(runs: Runs) -> list[Arm]:
 def calibration(runs: Runs) -> Figure:
     """Returns predicted p_eff against the share of full groups that came out mixed, by prefix."""
     arms = runs.full
-    figure = new_figure(max(4.5, 3.6 * len(arms)), 4.2)
-    all_axes = figure.subplots(1, max(1, len(arms)), squeeze=False, sharey=True)[0]
-    for axes, arm in zip(all_axes, arms, strict=False):
-        axes.plot([0, 1], [0, 1], color="black", linewidth=1, linestyle=":", label="prediction came true")
-        for side, (colour, marker) in SIDE_MARKS.items():
-            rows = [row for row in arm.stopping.calibration() if row.side == side]
-            shares = [row.realised.value for row in rows]
-            low = [row.realised.value - row.realised.low for row in rows]
-            high = [row.realised.high - row.realised.value for row in rows]
-            shift = 0.006 if side == "all_pass" else -0.006
-            places = [row.predicted + shift for row in rows]
-            name = f"prefix {side.replace('_', ' ')}"
-            axes.errorbar(places, shares, [low, high], color=colour, marker=marker, linestyle="", label=name, capsize=2)
-        axes.set_title(f"{plain(arm.name)}, {arm.stopping.num_full} full groups", fontsize=10)
+    columns = max(1, min(3, len(arms)))
+    num_rows = max(1, -(-len(arms) // columns))
+    figure = new_figure(max(4.5, 3.2 * columns), 1.2 + 2.9 * num_rows)
+    grid = figure.subplots(num_rows, columns, squeeze=False, sharex=True, sharey=True)
+    for axes, arm in zip_longest(grid.flat, arms):
+        if arm is None:
+            axes.set_visible(False)
+            continue
+        _draw_calibration(axes, arm)
+    for axes in grid[:, 0]:
+        axes.set_ylabel("share that became mixed\n(95 % interval)")
+    for axes in grid.flat[max(0, len(arms) - columns) : len(arms)]:
         axes.set_xlabel("predicted p_eff")
-        axes.set_xlim(-0.02, 1.02)
-        axes.set_ylim(-0.02, 1.02)
-    all_axes[0].set_ylabel("share that became mixed (95 %)")
+        axes.tick_params(labelbottom=True)
     if arms:
-        legend_below(figure, all_axes[0].get_legend_handles_labels()[0])
+        legend_below(figure, grid[0, 0].get_legend_handles_labels()[0])
     else:
-        _say(all_axes[0], "no arm with full groups")
+        grid[0, 0].set_visible(True)
+        _say(grid[0, 0], "no arm with full groups")
     return figure
+
+
+def _draw_calibration(axes: Axes, arm: Arm) -> None:
+    axes.plot([0, 1], [0, 1], color="black", linewidth=1, linestyle=":", label="prediction came true")
+    for side, (colour, marker) in SIDE_MARKS.items():
+        rows = [row for row in arm.stopping.calibration() if row.side == side]
+        shares = [row.realised.value for row in rows]
+        low = [row.realised.value - row.realised.low for row in rows]
+        high = [row.realised.high - row.realised.value for row in rows]
+        shift = 0.006 if side == "all_pass" else -0.006
+        places = [row.predicted + shift for row in rows]
+        name = f"prefix {side.replace('_', ' ')}"
+        axes.errorbar(places, shares, [low, high], color=colour, marker=marker, linestyle="", label=name, capsize=2)
+    axes.set_title(f"{plain(arm.name)}, {arm.stopping.num_full} full groups", loc="left", fontsize=10)
+    axes.set_xlim(-0.02, 1.02)
+    axes.set_ylim(-0.02, 1.02)
 
 
 @styled
@@ -137,7 +165,7 @@ def wall_clock(runs: Runs) -> Figure:
     figure = new_figure(8, 1.7 + 0.45 * max(1, len(splits)))
     axes = figure.subplots()
     for position, (name, split) in enumerate(splits.items()):
-        num_rows = sum("timing_s/step" in row.data for row in runs.arms[name].log.rows)
+        num_rows = len(step_seconds(runs.arms[name].log))
         left = 0.0
         for phase, colour in PHASE_COLOURS.items():
             width = (split[phase] or 0.0) / num_rows
@@ -159,31 +187,22 @@ def wall_clock(runs: Runs) -> Figure:
 
 @styled
 def rounds_and_occupancy(runs: Runs) -> Figure:
-    """Returns rounds per step and the occupancy of the collection, a line per run."""
+    """Returns rounds per step and the occupancy of the collection, a line per arm."""
     figure = new_figure(7, 5)
     panels = figure.subplots(2, 1, sharex=True)
-    styles = arm_style(list(runs.by_label))
-    for arm in runs.with_ledger:
-        steps = arm.history()
-        numbers = [step["step"] for step in steps]
-        if arm.options.get("mode") != "observe":
-            panels[0].plot(numbers, [s.get("rounds", math.nan) for s in steps], markersize=4, **styles[arm.label])
-        busy = arm.occupancy.by_step()
-        values = [busy.get((step["attempt"], step["step"]), math.nan) for step in steps]
-        panels[1].plot(numbers, values, markersize=4, label=_label(runs, arm), **styles[arm.label])
+    _draw_steps(panels[0], runs, Arm.rounds)
     panels[0].set_ylabel("rounds per step")
     panels[0].set_ylim(bottom=0)
+    _draw_steps(panels[1], runs, _occupancy)
     panels[1].set_ylabel("mean / most groups\nin service at once")
     panels[1].set_ylim(0, 1.05)
-    panels[1].set_xlabel("step")
-    panels[1].xaxis.get_major_locator().set_params(integer=True)
-    legend_below(figure, panels[1].get_legend_handles_labels()[0])
+    _finish_steps(figure, panels, runs)
     return figure
 
 
-def _label(runs: Runs, arm: Arm) -> str:
-    """Returns the name of the arm for its first seed, a hidden label for the others."""
-    return plain(arm.label) if runs.by_label[arm.label][0] is arm else "_"
+def _occupancy(arm: Arm) -> dict[int, float]:
+    busy = arm.occupancy.by_step()
+    return {step["step"]: busy.get((step["attempt"], step["step"]), math.nan) for step in arm.history()}
 
 
 def _say(axes: Axes, text: str) -> None:

@@ -58,7 +58,8 @@ def group_frame(run_dir: str | os.PathLike[str]) -> pd.DataFrame:
     """
     folder = ledger_folder(run_dir)
     try:
-        batches = [_columns(batch) for path in _ledgers(folder) for batch in _fast(path)]
+        paths = {attempt: folder / f"ledger.attempt-{attempt}.jsonl" for attempt in sorted(attempts(folder))}
+        batches = [_columns(batch) for attempt, path in paths.items() for batch in _fast(path, attempt)]
     except (pa.ArrowInvalid, _Faulty):
         batches = [_columns(batch) for batch in _tolerant(folder)]
     empty = _columns(pa.RecordBatch.from_pylist([], schema=_GROUP))
@@ -86,11 +87,7 @@ class _Faulty(ValueError):
     """A ledger that the fast path must not judge."""
 
 
-def _ledgers(folder: Path) -> Iterator[Path]:
-    yield from (folder / f"ledger.attempt-{attempt}.jsonl" for attempt in sorted(attempts(folder)))
-
-
-def _fast(path: Path) -> Iterator[pa.RecordBatch]:
+def _fast(path: Path, attempt: int) -> Iterator[pa.RecordBatch]:
     """Yields the group lines of one file, if every line is sound and every group's step was finished."""
     reader = pyarrow.json.open_json(
         path,
@@ -108,7 +105,8 @@ def _fast(path: Path) -> Iterator[pa.RecordBatch]:
         open_steps |= set(pc.unique(groups["step"]).to_pylist())
         finished |= set(batch.filter(pc.equal(batch["kind"], "step"))["step"].to_pylist())
         if groups.num_rows:
-            yield groups.select(_GROUP.names)
+            of_file = pa.array([attempt] * groups.num_rows, pa.int16())
+            yield groups.select(_GROUP.names).set_column(0, _GROUP.field("attempt"), of_file)
     if open_steps - finished:
         raise _Faulty
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from verl_sara.report.sections import Section
-from verl_sara.report.table import Table
+from verl_sara.report.table import Table, markdown_text
 
 _STYLE = """
 body { font: 16px/1.5 system-ui, sans-serif; color: #1a1a1a; background: #fff;
@@ -19,7 +19,10 @@ table { border-collapse: collapse; font-variant-numeric: tabular-nums; }
 th, td { padding: .3rem .7rem; text-align: right; vertical-align: top; border-bottom: 1px solid #ddd;
   font-size: .9rem; }
 th { border-bottom: 2px solid #666; } td:first-child, th:first-child { text-align: left; }
-td { white-space: nowrap; } #overview td { white-space: pre-line; } .notes td { white-space: normal; text-align: left; }
+td { white-space: nowrap; } #overview td { white-space: pre; }
+#overview td:first-child, #overview th:first-child { white-space: normal; min-width: 9rem;
+  position: sticky; left: 0; background: #fff; }
+ .notes td { white-space: normal; text-align: left; }
 """
 
 
@@ -36,7 +39,7 @@ def write_page(out: Path, title: str, lead: Sequence[str], sections: Sequence[Se
 
 
 def _markdown(title: str, lead: Sequence[str], sections: Sequence[Section], notes: Table | None) -> str:
-    parts = [f"# {title}", *lead]
+    parts = [f"# {title}", *map(markdown_text, lead)]
     for section in sections:
         parts += [f"## {section.title}", f"*{section.question}*"]
         parts += [f"![{picture.caption}]({picture.name}.png)" for picture in section.pictures]

@@ -126,7 +126,7 @@ def stopping(runs: Runs) -> Section:
             picture("verdicts", "Verdicts by the rollouts they took.", course_figures.verdicts(runs)),
             picture("calibration", "p_eff against what came true.", course_figures.calibration(runs)),
         ],
-        [tables.verdicts(runs), tables.calibration(runs), tables.wrong_abandons(runs)],
+        [tables.verdicts(runs), tables.calibration(runs), tables.reliability(runs), tables.wrong_abandons(runs)],
     )
 
 

@@ -84,4 +84,5 @@ def legend_below(figure: Figure, handles: Sequence[Artist]) -> None:
     if handles:
         labels = [str(handle.get_label()) for handle in handles]
         widest = max(map(len, labels))
-        figure.legend(handles, labels, loc="outside lower center", ncols=max(1, min(5, 80 // (widest + 6))))
+        columns = int(12 * figure.get_figwidth()) // (widest + 6)
+        figure.legend(handles, labels, loc="outside lower center", ncols=max(1, min(5, columns)))

@@ -36,8 +36,8 @@ class Table:
 
     def markdown(self) -> str:
         """Returns it as Markdown, the caption below."""
-        escaped = [[cell.replace("|", "\\|").replace("\n", " ") for cell in row] for row in (self.head, *self.rows)]
-        return f"{markdown(escaped[0], escaped[1:])}\n*{self.caption}*\n"
+        escaped = [[markdown_text(cell).replace("|", "\\|") for cell in row] for row in (self.head, *self.rows)]
+        return f"{markdown(escaped[0], escaped[1:])}\n*{markdown_text(self.caption)}*\n"
 
     def latex(self) -> str:
         """Returns it as a LaTeX table environment with booktabs rules."""
@@ -73,6 +73,13 @@ class Table:
     def _repr_html_(self) -> str:
         """Shows it in a notebook."""
         return self.html()
+
+
+def markdown_text(text: str) -> str:
+    """Returns a text that Markdown shows as it is: no HTML, no link or image, no code, one line."""
+    for letter, shown in (("&", "&amp;"), ("<", "&lt;"), ("`", "\\`"), ("](", "]\\(")):
+        text = text.replace(letter, shown)
+    return " ".join(text.split())
 
 
 def _latex(text: str) -> str:

@@ -8,7 +8,7 @@ from verl_sara.metrics import Estimate
 from verl_sara.report.course_figures import stopping_arms
 from verl_sara.report.runs import Runs
 from verl_sara.report.table import Table
-from verl_sara.summary.numbers import UPDATE_PHASES
+from verl_sara.summary.numbers import UPDATE_PHASES, step_seconds
 from verl_sara.summary.table import fixed, integer, one_digit, overview, percent, two_digits, with_interval
 
 INTERVALS = "[95 % interval]"
@@ -18,14 +18,17 @@ def side_by_side(runs: Runs) -> Table:
     """Returns the table of the demo, a column per run."""
     head, rows = overview(runs.summary)
     columns = zip(*rows, strict=True)
-    flipped = [
-        [name, *(cell.replace("], ", "],\n") for cell in cells)] for name, cells in zip(head, columns, strict=True)
-    ]
+    flipped = [[name, *map(_broken, cells)] for name, cells in zip(head, columns, strict=True)]
     caption = (
         f"All runs side by side; {INTERVALS}. Measured savings are against an arm that was run; the bounds "
-        "against ideal dynamic sampling are estimated from the run's own ledger."
+        "against ideal dynamic sampling are estimated from the run's own ledger. Savings pool the seeds of an arm."
     )
     return Table(caption, flipped[0], flipped[1:])
+
+
+def _broken(cell: str) -> str:
+    """Returns a cell with its intervals and parts on lines of their own."""
+    return cell.replace("], ", "],\n").replace(" [", "\n[").replace(" (", "\n(")
 
 
 def cost(runs: Runs, unit: str) -> Table:
@@ -206,18 +209,42 @@ def wrong_abandons(runs: Runs) -> Table:
     """Returns q, the share of abandoned groups that would have been mixed, audited and replayed."""
     rows = []
     for arm in stopping_arms(runs):
-        total, mixed, rate = arm.stopping.audited()["both"]
-        rows.append([f"{arm.name}, audited", integer(total), integer(mixed), _share(rate), "n/a", "n/a"])
+        for side, (total, mixed, rate) in arm.stopping.audited().items():
+            cells = [integer(total), integer(mixed), _share(rate)]
+            rows.append([f"{arm.name}, audited", side.replace("_", "-"), *cells, "n/a", "n/a"])
     for arm in runs.full:
         result = arm.replay(**runs.rule)
         cells = [_share(estimate) for estimate in (result.wrong_rate(), result.recall(), result.effective_share())]
         counts = (sum(result.num_abandoned.values()), sum(result.num_wrong.values()))
-        rows.append([f"paper's rule on {arm.name}", *map(integer, counts), *cells])
-    head = ["source", "abandoned n", "mixed n", "wrong-abandon rate q", "mixed groups kept", "mixed of all"]
+        rows.append([f"paper's rule on {arm.name}", "both", *map(integer, counts), *cells])
+    head = ["source", "side", "abandoned n", "mixed n", "wrong-abandon rate q", "mixed groups kept", "mixed of all"]
     caption = (
-        "Wrong abandons [95 % interval, Clopper-Pearson for audits, Wilson for replays]: audited groups were "
-        "completed although abandoned; replayed ones are full groups that the rule would have abandoned. Stopping pays in rollouts as long as "
-        "q <= (mixed of all) (1 - n*/k), n* the stop length."
+        "Wrong abandons, q with its exact 95 % Clopper-Pearson interval, other shares with Wilson's: audited "
+        "groups were completed although abandoned; replayed ones are full groups that the rule would have "
+        "abandoned. Stopping pays in rollouts as long as q <= (mixed of all) (1 - n*/k), n* the stop length."
+    )
+    return Table(caption, head, rows)
+
+
+def reliability(runs: Runs) -> Table:
+    """Returns what may be claimed of the bound q < tau_low, for every run whose rule may abandon."""
+    rows = []
+    for arm in stopping_arms(runs):
+        audits, source = arm.stopping.audits, str(arm.options.get("prior_source", "fixed"))
+        rate, predicted = audits.rate(), audits.predicted()
+        claims = ["under the fitted prior"] if source != "fixed" else []
+        if audits.counts()[0]:
+            claims.append(f"audited: q at most {two_digits(rate.high)}")
+        cells = [integer(audits.counts()[0]), two_digits(None if math.isnan(predicted) else predicted), _share(rate)]
+        bound = str(arm.options.get("tau_low", "n/a"))
+        claim = "; ".join(claims) or "not claimed: fixed prior, no audit"
+        rows.append([arm.name, source.replace("_", " "), bound, *cells, claim])
+    head = ["run", "prior", "tau_low", "audits n", "predicted p_eff", "audited q", "bound q < tau_low"]
+    caption = (
+        "Reliability of abandoning on the prompts of every run. The rule promises q < tau_low under its prior; that "
+        "is claimed only where the prior was fitted to the run's own prompts, and tested only where groups were "
+        "audited. Predicted p_eff: mean at the verdict of the audited groups; audited q with its exact 95 % "
+        "Clopper-Pearson interval."
     )
     return Table(caption, head, rows)
 
@@ -242,8 +269,8 @@ def calibration(runs: Runs) -> Table:
     ]
     head = ["full groups of", "prefix", "length", "groups n", "predicted p_eff", "became mixed"]
     caption = (
-        "Calibration of p_eff on full groups that no rule selected [95 % Wilson interval]; p_eff is under "
-        "the prior in use."
+        "Calibration of p_eff on full groups that no rule selected, a run's own prompts each [95 % Wilson "
+        "interval]; p_eff is under the prior in use."
     )
     return Table(caption, head, rows)
 
@@ -297,29 +324,30 @@ def wall(runs: Runs) -> Table:
     rows = []
     for name, arm in runs.arms.items():
         split = runs.summary["arms"][name]["wall_s"]
-        seconds = [row.data["timing_s/step"] for row in arm.log.rows if "timing_s/step" in row.data]
+        seconds = step_seconds(arm.log)
         count = len(seconds)
         cells = [fixed(_ratio(split[phase], count), 2) for phase in ("total", "generate", "update", "weights", "wait")]
         rounds = runs.summary["arms"][name]["rounds_per_step"]
         busy = [value for value in arm.occupancy.by_step().values() if not math.isnan(value)]
         idle = 1 - sum(busy) / len(busy) if busy else None
         median = fixed(statistics.median(seconds) if seconds else None, 2)
-        rows.append([name, integer(count), median, *cells, fixed(rounds, 1), percent(idle)])
+        rows.append([name, integer(count), median, *cells, "-" if rounds is None else fixed(rounds, 1), percent(idle)])
     head = [
         "run",
         "steps n",
         "median s / step",
         "mean s / step",
-        "generate",
-        "update",
-        "weights",
-        "wait",
+        "generate s",
+        "update s",
+        "weights s",
+        "wait s",
         "rounds / step",
         "idle places",
     ]
     caption = (
-        "Wall-clock seconds per step as verl logs them, phases as means (validation and checkpoints apart; update = "
-        f"{', '.join(phase.replace('_', ' ') for phase in UPDATE_PHASES)}). Idle places: 1 - mean / most "
+        "Wall-clock seconds per step as verl logs them, phases as means that add up to the mean (validation and "
+        f"checkpoints apart; update = {', '.join(phase.replace('_', ' ') for phase in UPDATE_PHASES)}; wait = the "
+        "rest). Idle places: 1 - mean / most "
         "groups in service at once, from the ledger."
     )
     return Table(caption, head, rows)

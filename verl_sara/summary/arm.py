@@ -1,5 +1,6 @@
 """One run folder, read once: its ledger as steps and running numbers, and verl's log."""
 
+import math
 import os
 from collections import Counter
 from collections.abc import Mapping
@@ -81,6 +82,13 @@ class Arm:
         """One line per step, of its last attempt."""
         return self.ledger.history() if self.ledger else []
 
+    def rounds(self) -> dict[int, float]:
+        """Returns the rounds of every step that had them: none when streaming or observing."""
+        if self.options.get("mode") == "observe" or self.options.get("schedule") == "streaming":
+            return {}
+        every = {step["step"]: step.get("rounds") for step in self.history()}
+        return {step: n for step, n in every.items() if isinstance(n, (int, float)) and math.isfinite(n)}
+
     def costs(self) -> list[Record]:
         """One line per step: everything launched for it in all attempts, trained as in the last one.
 
@@ -142,15 +150,8 @@ def read_arm(name: str, run_dir: str | os.PathLike[str], *, last_step: int | Non
     def take(group: Record) -> None:
         if group["step"] > end:
             return
-        if (
-            group["fate"] == "trained"
-            and is_full(group)
-            and sum(group["slots"]["outcome"])
-            in (
-                0,
-                group["group_size"],
-            )
-        ):
+        is_saturated = is_full(group) and len(set(group["slots"]["outcome"])) == 1
+        if group["fate"] == "trained" and is_saturated:
             problems.add("saturated group that the ledger calls trained", f"step {group['step']} {group['uid']}")
         arm.take(group)
 

@@ -5,7 +5,6 @@ import os
 from typing import Any
 
 from verl_sara.metrics import (
-    Estimate,
     cost_per_effective_group,
     effective_groups,
     groups_trained,
@@ -31,17 +30,15 @@ def summarise_arm(run_dir: str | os.PathLike[str]) -> dict[str, Any]:
 
 def arm_summary(arm: Arm) -> dict[str, Any]:
     """Returns the numbers of an arm that was read, see `summarise_arm`."""
-    steps, costs = arm.history(), arm.costs()
+    costs = arm.costs()
     has_ledger = arm.ledger is not None
     trained = _trained(arm)
     estimates = {
         "effective_fraction": ratio([mixed for mixed, _ in trained], [total for _, total in trained]),
         "rollouts_per_effective_group": cost_per_effective_group(costs, "rollouts"),
         "tokens_per_effective_group": cost_per_effective_group(costs, "tokens"),
-        "rounds_per_step": ratio([step.get("rounds", math.nan) for step in steps], [1.0] * len(steps)),
+        "rounds_per_step": ratio(rounds := [*arm.rounds().values()], [1.0] * len(rounds)),
     }
-    if arm.options.get("mode") == "observe":
-        estimates["rounds_per_step"] = Estimate(math.nan)
     values = {name: _plain(estimate.value) for name, estimate in estimates.items()}
     before, after = _validation(arm)
 
@@ -79,24 +76,28 @@ def _trained(arm: Arm) -> list[tuple[int, int]]:
     return [(effective_groups(step), groups_trained(step)) for step in arm.history()]
 
 
-def wall_split(log: VerlLog) -> dict[str, float | None]:
-    """Returns the seconds of all steps, by phase; validation is outside a step and not in them.
+def step_seconds(log: VerlLog) -> list[float]:
+    """Returns the seconds of every step that verl timed, of all attempts, without those of its checkpoint."""
+    rows = (row.data for row in log.rows if "timing_s/step" in row.data)
+    seconds = (data["timing_s/step"] - data.get("timing_s/save_checkpoint", 0.0) for data in rows)
+    return [value for value in seconds if not math.isnan(value)]
 
-    wait = what of the steps is in no other phase, checkpoints apart.
+
+def wall_split(log: VerlLog) -> dict[str, float | None]:
+    """Returns the seconds of all steps, checkpoints and validation apart, and their parts by phase.
+
+    total = generate + update + weights + wait, wait being what is in no other phase. verl times the
+    phases within the step, one after the other; where its asynchronous modes overlap them, the parts
+    may add up to more and wait is 0.
     """
-    if not any("timing_s/step" in row.data for row in log.rows):
+    seconds = step_seconds(log)
+    if not seconds:
         return dict.fromkeys(("total", "generate", "update", "weights", "wait"))
-    total, generate = log.total("timing_s/step"), log.total("timing_s/gen")
+    total, generate = sum(seconds), log.total("timing_s/gen")
     update = sum(log.total(f"timing_s/{phase}") for phase in UPDATE_PHASES)
     weights = log.total("timing_s/update_weights")
-    rest = total - generate - update - weights - log.total("timing_s/save_checkpoint")
-    return {
-        "total": total,
-        "generate": generate,
-        "update": update,
-        "weights": weights,
-        "wait": max(0.0, rest),
-    }
+    wait = max(0.0, total - generate - update - weights)
+    return {"total": total, "generate": generate, "update": update, "weights": weights, "wait": wait}
 
 
 def _validation(arm: Arm) -> tuple[float | None, float | None]:

@@ -80,7 +80,7 @@ def _row(name: str, arm: Mapping[str, Any], summary: Mapping[str, Any], bases: l
         per_group("tokens"),
         *(saved(base) for base in bases),
         percent(bounds[0]) if bounds[0] == bounds[1] else " to ".join(map(percent, bounds)),
-        fixed(arm["rounds_per_step"], 1),
+        "-" if arm["rounds_per_step"] is None else fixed(arm["rounds_per_step"], 1),
         f"{fixed(arm['val_before'], 3)}, {fixed(arm['val_after'], 3)}",
         f"{fixed(wall['total'], 0)} ({' + '.join(fixed(wall[phase], 0) for phase in WALL)})",
     ]

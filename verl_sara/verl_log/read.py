@@ -68,11 +68,15 @@ def read_files(paths: Iterable[str | os.PathLike[str]]) -> VerlLog:
         else:
             rows, log.source = _console_rows(path, attempt, problems), "console"
         log.rows += rows
-    seen: set[tuple[int, int]] = set()
+    seen: dict[tuple[int, int], set[str]] = {}
     for row in log.rows:
-        if (row.attempt, row.step) in seen and log.source == "file":
+        known = seen.setdefault((row.attempt, row.step), set())
+        if known & row.data.keys():
             problems.add("step logged twice in one attempt", f"step {row.step}")
-        seen.add((row.attempt, row.step))
+        known.update(row.data)
+    first = min((row.step for row in log.rows), default=1)
+    if first > 1:
+        problems.add(f"the log begins at step {first}, not 1")
     log.problems = problems.sentences()
     return log
 

@@ -8,6 +8,7 @@ Validation runs verl's code unchanged.
 import asyncio
 import logging
 import numbers
+import reprlib
 import time
 import uuid
 from collections.abc import Coroutine
@@ -16,13 +17,13 @@ from typing import Any
 import numpy as np
 import ray
 import transfer_queue as tq
-from ray.exceptions import RayError, RayTaskError
+from ray.exceptions import RayError
 from tensordict import TensorDict
 from verl.experimental.agent_loop import AgentLoopOutput
 from verl.trainer.ppo.v1.agent_loop_tq import AgentLoopManagerTQ, apply_greedy_sampling_params
 
 from verl_sara.adapters.carried import CARRIED
-from verl_sara.adapters.compat import check_installation, plain_worker_class
+from verl_sara.adapters.compat import check_alone, check_installation, plain_worker_class, was_lost
 from verl_sara.adapters.coordinator import coordinator_actor
 from verl_sara.adapters.mailbox import Mailbox
 from verl_sara.adapters.open_step import RolloutResult
@@ -31,6 +32,9 @@ from verl_sara.config.schema import build_config, options_of
 from verl_sara.core import SaraError, SlotStatus
 
 logger = logging.getLogger("verl.sara.agent_loop")
+
+MAX_ERROR_CHARS = 500
+"""Of a failure's text, which may quote what a model wrote."""
 
 
 class VerdictError(SaraError, ValueError):
@@ -58,7 +62,9 @@ def read_outcome(
     """
     if threshold is not None:
         if not isinstance(score, numbers.Real) or score != score:
-            raise VerdictError(f"data source {data_source!s}: score is {score!r}; success_threshold needs a number")
+            raise VerdictError(
+                f"data source {data_source!s}: score is {reprlib.repr(score)}; success_threshold needs a number"
+            )
         return bool(score >= threshold)
     if not isinstance(extra_info, dict) or key not in extra_info:
         raise VerdictError(
@@ -69,9 +75,17 @@ def read_outcome(
     value = value.item() if isinstance(value, np.generic) else value
     if not isinstance(value, (bool, int, float)) or value not in (0, 1):
         raise VerdictError(
-            f"data source {data_source!s}: {key} is {value!r}; allowed: 0 or 1, or set success_threshold"
+            f"data source {data_source!s}: {key} is {reprlib.repr(value)}; allowed: 0 or 1, or set success_threshold"
         )
     return bool(value)
+
+
+def in_one_line(failure: BaseException) -> str:
+    """Returns a failure's type and text, bounded, without control characters: it may quote what a model wrote."""
+    cause = getattr(failure, "cause", None)  # what a Ray task raised, without Ray's traceback
+    failure = cause if isinstance(cause, BaseException) else failure
+    text = " ".join(f"{type(failure).__name__}: {failure}".split())
+    return "".join(char if char.isprintable() else "?" for char in text[:MAX_ERROR_CHARS])
 
 
 class SaraAgentLoopWorker(plain_worker_class()):  # type: ignore[misc]
@@ -109,7 +123,7 @@ class SaraAgentLoopWorker(plain_worker_class()):  # type: ignore[misc]
             status = "failure" if failures else "finished"
         except Exception as error:
             logger.exception("prompt %s: %s", uid, error)
-            await self.coordinator.stop.remote(f"prompt {uid}: {type(error).__name__}: {error}")
+            await self.coordinator.stop.remote(f"prompt {uid}: {in_one_line(error)}")
         finally:
             if self.sara.mode == "observe":  # verl's own buffer waits for the tag
                 await tq.async_kv_put(key=uid, partition_id="train", tag={"status": status})
@@ -160,24 +174,26 @@ class SaraAgentLoopWorker(plain_worker_class()):  # type: ignore[misc]
             except VerdictError as failure:
                 status, error = SlotStatus.GRADER_ERROR, str(failure)
                 await self.coordinator.stop.remote(error)
-            except (RayError, OSError) as failure:
-                error = f"{type(failure).__name__}: {failure}"
-                logger.warning("prompt %s slot %d attempt %d: %s", prompt["uid"], slot, attempt, error)
-                continue
             except Exception as failure:
-                status, error = SlotStatus.ERROR, f"{type(failure).__name__}: {failure}"
+                error = in_one_line(failure)
+                if was_lost(failure):
+                    logger.warning("prompt %s slot %d attempt %d: %s", prompt["uid"], slot, attempt, error)
+                    continue
+                status = SlotStatus.ERROR
             break
         return RolloutResult(slot, status, None, *self.generated.pop(key, (0, 0)), error=error)
 
     async def _compute_score(self, outputs: list[AgentLoopOutput], kwargs: dict[str, Any]) -> None:
-        """Grades as verl does, and once more if the reward function raised."""
+        """Grades as verl does, and once more if the reward function raised or its worker died.
+
+        A response that no attempt can grade is not sampled again: what kills a grader depends on the response.
+        """
         for attempt in (1, 2):
             try:
                 return await super()._compute_score(outputs, kwargs)
-            except RayTaskError as error:
+            except RayError as error:
                 if attempt == 2:
-                    cause = error.cause or error
-                    raise GradingError(f"reward function: {type(cause).__name__}: {cause}") from error
+                    raise GradingError(f"reward function: {in_one_line(error)}") from error
 
     async def _agent_loop_postprocess(
         self, output: AgentLoopOutput | list[AgentLoopOutput], validate: bool, **kwargs: Any
@@ -235,13 +251,17 @@ class SaraAgentLoopManager(AgentLoopManagerTQ):
         super().__init__(*args, **kwargs)
         self.agent_loop_workers_class = ray.remote(SaraAgentLoopWorker)
         versions = check_installation()
+        check_alone()
         options = options_of(self.config)
         self.coordinator = coordinator_actor(options, versions)
         preset = options.get("preset")
         print(f"verl_sara: SARA active, preset {preset}, verl {versions['verl']}", flush=True)
 
     def generate_sequences(self, prompts: TensorDict) -> None:
-        """Registers training prompts in dispatch order, then starts them; validation is untouched."""
+        """Registers training prompts in dispatch order, then starts them; validation is untouched.
+
+        verl hands the first worker the first prompts; refills are few, so the workers take turns.
+        """
         validate = bool(prompts["validate"]) if "validate" in prompts else False
         if not validate:
             if "prompt_id" not in prompts:
@@ -250,6 +270,9 @@ class SaraAgentLoopManager(AgentLoopManagerTQ):
             step = _as_int(prompts["global_steps"])
             ray.get(self.coordinator.register.remote(step, pairs, CARRIED.take_restored()))
         super().generate_sequences(prompts)
+        share = -(-len(prompts) // len(self.agent_loop_workers))
+        served = -(-len(prompts) // share)
+        self.agent_loop_workers = self.agent_loop_workers[served:] + self.agent_loop_workers[:served]
 
 
 def _as_int(value: Any) -> int:

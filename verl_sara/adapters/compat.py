@@ -13,6 +13,8 @@ from verl_sara.core import SaraError
 
 SUPPORTED_VERL = ("0.9.1",)
 LEAST_TRANSFER_QUEUE = "0.1.9"
+COORDINATOR = "verl_sara_coordinator_"
+"""Start of the name of a run's coordinator actor; the Ray job's id follows."""
 
 # class -> the methods we override or call, with the parameters we rely on
 SEAMS: dict[str, dict[str, tuple[str, ...]]] = {
@@ -89,3 +91,39 @@ def plain_worker_class() -> type:
     from verl.trainer.ppo.v1.agent_loop_tq import AgentLoopWorkerTQ
 
     return AgentLoopWorkerTQ.__ray_metadata__.modified_class
+
+
+def check_alone() -> None:
+    """Checks that no other run uses this Ray cluster.
+
+    verl's TransferQueue is one per cluster, whatever the namespace (transfer_queue/interface.py:119): two runs
+    would read and clear each other's rollouts.
+
+    Raises:
+      CompatibilityError: If another job's coordinator lives there.
+    """
+    import ray
+    from ray.util import list_named_actors
+
+    own = str(ray.get_runtime_context().get_job_id())
+    names = [str(actor["name"]) for actor in list_named_actors(all_namespaces=True)]
+    others = sorted(name for name in names if name.startswith(COORDINATOR) and not name.endswith(f"_{own}"))
+    if others:
+        raise CompatibilityError(
+            f"another run of SARA (Ray job {others[0].rpartition('_')[2]}) uses this Ray cluster, and verl's "
+            "TransferQueue is one per cluster; allowed: a Ray of its own for each run (unset RAY_ADDRESS, or wait)"
+        )
+
+
+def was_lost(failure: BaseException) -> bool:
+    """Returns whether a rollout's server or worker was lost, which cannot depend on what the model wrote.
+
+    An error raised inside a server arrives as RayTaskError with its cause and counts only if the cause is a loss,
+    vLLM's dead engine among them: a prompt that has grown too long in a later turn, say, is none.
+    """
+    from ray.exceptions import RayError, RayTaskError
+
+    if isinstance(failure, RayTaskError):
+        cause = failure.cause
+        return cause is not None and cause is not failure and was_lost(cause)
+    return isinstance(failure, (RayError, OSError)) or type(failure).__name__ == "EngineDeadError"

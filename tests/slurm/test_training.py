@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from verl_sara.cli.launch import find_recipe
 from verl_sara.ledger import read_ledger
 
 ROOT = Path(__file__).parents[2]
 STEPS = 2
-VAL_PROMPTS, VAL_N = 64, 4
 pytestmark = [pytest.mark.slurm, pytest.mark.verl, pytest.mark.e2e]
 
 
@@ -25,6 +25,8 @@ def use_verl(project):
 
 
 def test_a_job_trains_to_the_end_and_the_next_evaluates_its_checkpoint(project):
+    import pandas as pd
+
     use_verl(project)
     job = project.submit(
         "slurm/train.sbatch", "countdown_tiny", "paper", "--", f"trainer.total_training_steps={STEPS}",
@@ -47,9 +49,11 @@ def test_a_job_trains_to_the_end_and_the_next_evaluates_its_checkpoint(project):
     assert state["JobState"] == "COMPLETED", project.output(evaluation)[-3000:]
     numbers = json.loads((run / f"eval.step-{STEPS}.json").read_text())
     (found,) = numbers["sets"]
-    assert (found["data_source"], found["n"], numbers["step"]) == ("countdown", VAL_N, STEPS)
-    num_right = found["avg"] * VAL_PROMPTS * VAL_N
-    assert 0 < num_right < VAL_PROMPTS * VAL_N and abs(num_right - round(num_right)) < 1e-6
+    n = find_recipe(ROOT, "countdown_tiny").whole("actor_rollout_ref.rollout.val_kwargs.n")
+    assert (found["data_source"], found["n"], numbers["step"]) == ("countdown", n, STEPS)
+    num_responses = n * len(pd.read_parquet(ROOT / ".cache/countdown_tiny/val.parquet"))
+    num_right = found["avg"] * num_responses
+    assert 0 < num_right < num_responses and abs(num_right - round(num_right)) < 1e-6
     (logged,) = map(json.loads, (run / f"eval/verl.step-{STEPS}.jsonl").read_text().splitlines())
     assert logged["step"] == STEPS, "verl numbers its steps by the checkpoint that it has loaded"
     assert len(read_ledger(run).runs) == 1, "an evaluation is no attempt"

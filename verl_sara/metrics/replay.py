@@ -3,6 +3,7 @@
 from collections import Counter
 from dataclasses import dataclass, field
 from itertools import accumulate
+from operator import add
 from typing import Any
 
 from verl_sara.core import BetaPrior, StoppingRule, align_lengths, stage_boundaries
@@ -86,11 +87,7 @@ class FullGroups:
         outcomes, tokens, k = group["slots"]["outcome"], group["slots"]["tokens"], group["group_size"]
         first = outcomes[0]
         num_equal = outcomes.index(1 - first) if 1 - first in outcomes else k
-        alike = self._alike.get((k, first, num_equal))
-        if alike is None:
-            alike = self._alike[k, first, num_equal] = _Alike(
-                prefixes=[[0, 0, 0] for _ in range(min(num_equal, k - 1))]
-            )
+        alike = self._alike_to(k, first, num_equal)
         total = sum(tokens)
         alike.count += 1
         alike.tokens += total
@@ -99,6 +96,23 @@ class FullGroups:
             sums[0] += spent
             sums[1] += spent * spent
             sums[2] += spent * total
+
+    def update(self, other: "FullGroups") -> None:
+        """Takes the groups that another one has taken: the seeds of an arm together."""
+        for (k, first, num_equal), more in other._alike.items():
+            alike = self._alike_to(k, first, num_equal)
+            alike.count += more.count
+            alike.tokens += more.tokens
+            alike.squares += more.squares
+            for sums, terms in zip(alike.prefixes, more.prefixes, strict=True):
+                sums[:] = map(add, sums, terms)
+
+    def _alike_to(self, k: int, first: int, num_equal: int) -> _Alike:
+        found = self._alike.get((k, first, num_equal))
+        if found is None:
+            prefixes = [[0, 0, 0] for _ in range(min(num_equal, k - 1))]
+            found = self._alike[k, first, num_equal] = _Alike(prefixes=prefixes)
+        return found
 
     def replay(self, rule: StoppingRule, *, prior: BetaPrior, probe_size: int, increment: int) -> Replayed:
         """Returns what a rule would have spent and kept.

@@ -132,27 +132,25 @@ def _draw_calibration(axes: Axes, arm: Arm) -> None:
 
 @styled
 def replayed_cost(runs: Runs) -> Figure:
-    """Returns the replayed cost of the paper's rule against its threshold, per arm of full groups."""
-    arms = runs.full
+    """Returns the replayed cost of the paper's rule against its threshold, per arm of full groups; seeds pooled."""
+    by_label = {label: [arm for arm in arms if arm in runs.full] for label, arms in runs.by_label.items()}
+    by_label = {label: arms for label, arms in by_label.items() if arms}
     figure = new_figure(7, 4)
     axes = figure.subplots()
     styles = arm_style(list(runs.by_label))
-    for arm in arms:
-        taus, values, low, high = [], [], [], []
-        for tau, result in runs.replays(arm).items():
-            estimate = result.rollouts
-            if estimate.value == estimate.value:
-                taus.append(tau)
-                values.append(estimate.value)
-                low.append(estimate.low)
-                high.append(estimate.high)
-        axes.plot(taus, values, label=plain(arm.name), markersize=5, **styles[arm.label])
-        axes.fill_between(taus, low, high, color=styles[arm.label]["color"], alpha=0.15, linewidth=0)
+    for label, arms in by_label.items():
+        found = {tau: result.rollouts for tau, result in runs.replays(*arms).items()}
+        found = {tau: estimate for tau, estimate in found.items() if not math.isnan(estimate.value)}
+        num_groups = sum(arm.stopping.num_full for arm in arms)
+        name = f"{plain(label)} (n = {num_groups:,} groups)"
+        axes.plot(list(found), [e.value for e in found.values()], label=name, markersize=5, **styles[label])
+        low, high = [e.low for e in found.values()], [e.high for e in found.values()]
+        axes.fill_between(list(found), low, high, color=styles[label]["color"], alpha=0.15, linewidth=0)
     axes.axhline(1, color="black", linewidth=1, linestyle=":")
     axes.set_xlabel("abandon threshold tau_low (prior of the rule, probe 2, +1)")
     axes.set_ylabel("rollouts per effective group\n/ that of full groups (band: 95 %)")
     legend_below(figure, axes.get_legend_handles_labels()[0])
-    if not arms:
+    if not by_label:
         _say(axes, "no arm with full groups")
     return figure
 

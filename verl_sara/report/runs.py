@@ -36,9 +36,12 @@ class Runs:
         """The summary, see `verl_sara.summary.summarise`."""
         return summary_of(self.arms, baselines=self.baselines, rule=self.rule)
 
-    def replays(self, arm: Arm) -> dict[float, Replayed]:
-        """Returns the rule at every threshold of TAU_GRID, run over the full groups of an arm."""
-        return {tau: arm.replay(**{**self.rule, "tau_low": tau, "probe_size": 2}) for tau in TAU_GRID}
+    def replays(self, *seeds: Arm) -> dict[float, Replayed]:
+        """Returns the rule at every threshold of TAU_GRID, run over the full groups of the seeds of an arm."""
+        pooled = Arm(seeds[0].label)
+        for arm in seeds:
+            pooled.full_groups.update(arm.full_groups)
+        return {tau: pooled.replay(**{**self.rule, "tau_low": tau, "probe_size": 2}) for tau in TAU_GRID}
 
     @property
     def by_label(self) -> dict[str, list[Arm]]:

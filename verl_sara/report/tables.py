@@ -210,6 +210,8 @@ def wrong_abandons(runs: Runs) -> Table:
     rows = []
     for arm in stopping_arms(runs):
         for side, (total, mixed, rate) in arm.stopping.audited().items():
+            if not total and side != "both":
+                continue
             cells = [integer(total), integer(mixed), _share(rate)]
             rows.append([f"{arm.name}, audited", side.replace("_", "-"), *cells, "n/a", "n/a"])
     for arm in runs.full:

@@ -134,3 +134,70 @@ def test_tuned_learns_priors_and_audits_what_it_abandons(host):
     state = CARRIED.coordinator
     assert state["prior_source"] == "history" and state["priors"]["tallies"]
     assert state["running_yield"]["committed"] > 0
+
+
+@pytest.mark.parametrize("schedule", ["rounds", "streaming"])
+def test_audited_groups_that_are_mixed_are_trained_with_their_weight(host, schedule):
+    from verl_sara.adapters.carried import CARRIED
+    from verl_sara.core import prob_keep
+
+    options = {
+        "probe_size": 2, "tau_low": 0.7, "audit_fraction": 0.5, "train_audited": True, "schedule": schedule,
+        "importance_correction": "horvitz_thompson",
+    }  # fmt: skip
+    h = host("+sara=paper", options=options)
+    metrics = []
+    for _ in range(6):
+        batch, numbers = h.run_step()
+        h.end_step(batch)
+        metrics.append(numbers)
+        assert set(rows_of(batch).values()) == {8} and len(rows_of(batch)) == 4
+        groups = [g for g in h.ledger().groups if g["step"] == h.step]
+        trained = {g["uid"]: sum(g["slots"]["outcome"]) for g in groups if g["fate"] == "trained"}
+        keep = {u: prob_keep(s, group_size=8, fail_length=2, pass_length=2, recovered=0.5) for u, s in trained.items()}
+        assert CARRIED.weights == pytest.approx({uid: 1 / chance for uid, chance in keep.items()})
+    ledger = h.ledger()
+    assert ledger.problems == []
+    audits = [g for g in ledger.groups if g["verdict"] == "abandon" and len(g["slots"]["outcome"]) == 8]
+    mixed = [g for g in audits if len(set(g["slots"]["outcome"])) == 2]
+    assert any(g["fate"] == "trained" for g in mixed)
+    assert {g["fate"] for g in audits if g not in mixed} == {"audit"}
+    assert metrics[-1]["sara/audits_run"] == len(audits)
+    assert metrics[-1]["sara/wrong_abandon_rate_run"] == len(mixed) / len(audits)
+    assert ("sara/rounds" in metrics[-1]) == (schedule == "rounds")
+
+
+def test_a_saturated_step_with_every_abandoned_group_audited_is_filled_with_those(host):
+    from tests.adapters.scripted import Behaviour
+
+    options = {"max_rollouts_per_step": 64, "on_exhausted": "fill_saturated", "audit_fraction": 1.0}
+    h = host("+sara=paper", script=lambda prompt, slot: Behaviour(passed=False), options=options)
+    batch, metrics = h.run_step()
+    assert set(rows_of(batch).values()) == {8} and len(rows_of(batch)) == 4
+    assert metrics["sara/effective_fraction"] == 0.0 and metrics["sara/wrong_abandon_rate"] == 0.0
+
+
+def test_what_the_trainer_keeps_of_the_priors_is_what_the_coordinator_has(host):
+    import ray
+
+    from verl_sara.adapters.carried import CARRIED
+
+    h = host("+sara=tuned", num_prompts=40)
+    for _ in range(4):
+        batch, _ = h.run_step()
+        h.end_step(batch)
+        assert CARRIED.coordinator == ray.get(h.manager.coordinator.state.remote())
+
+
+def test_a_worker_that_dies_stops_the_run_at_once_with_the_cause(host):
+    from tests.adapters.scripted import Actors, Behaviour
+    from verl_sara.adapters.replay_buffer import StalledError
+
+    def script(prompt, slot):
+        return Behaviour(delay_s=0.5, generate="die" if (prompt, slot) == ("p2", 3) else "")
+
+    own = Actors(num_workers=2)
+    h = host("+sara=paper", script=script, actors=own)
+    with pytest.raises(StalledError, match=r"a rollout worker died: .*ScriptedWorker"):
+        h.run_step()
+    own.close()

@@ -9,9 +9,10 @@ import asyncio
 import os
 import random
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from verl_sara.adapters.closing import alarms, is_selective, sessions, split, weight
 from verl_sara.adapters.messages import Action, Outbox, StepResult
 from verl_sara.adapters.open_step import OpenStep, RolloutResult, observed_fate
 from verl_sara.config.schema import build_config
@@ -20,16 +21,13 @@ from verl_sara.core import (
     CommitRate,
     Fate,
     Grant,
-    Group,
     NoCommittedGroup,
     SaraError,
-    SlotStatus,
     StepAllocator,
     learn,
-    prob_keep,
 )
 from verl_sara.ledger import LedgerWriter
-from verl_sara.metrics import step_metrics
+from verl_sara.metrics import Audits, audit_metrics, step_metrics
 from verl_sara.selection.evidence import evidence_of
 
 POLL_S = 1.0
@@ -50,7 +48,7 @@ class Coordinator:
         self.priors = self.config.priors()
         self.running_yield = self.config.running_yield()
         self.rule = self.config.stopping_rule(self.running_yield)
-        self.empty_steps = 0
+        self.empty_steps, self.audits = 0, Audits()
         header = {
             "options": {name: value for name, value in options.items() if name not in ("task", "setup")},
             "task": dict(self.config.task),
@@ -65,6 +63,8 @@ class Coordinator:
         self._unclaimed: dict[str, list[int]] = {}
         self._changed = asyncio.Event()
         self._fatal = ""
+        self._watches: dict[str, asyncio.Task[None]] = {}
+        self._is_state_known = False
 
     # ---- the trainer's side -------------------------------------------------------------------
 
@@ -140,6 +140,10 @@ class Coordinator:
 
     # ---- the workers' side --------------------------------------------------------------------
 
+    async def join(self, worker: str, handle: Any) -> None:
+        """Takes note of a worker and watches it: the rollouts of a process that died never return."""
+        self._watches[worker] = asyncio.create_task(self._watch(handle))
+
     async def report(self, worker: str, results: Sequence[tuple[str, RolloutResult | None]]) -> None:
         """Takes what returned at a worker; (uid, None) announces that the worker serves a prompt.
 
@@ -186,13 +190,23 @@ class Coordinator:
 
     def state(self) -> dict[str, Any]:
         """Returns what the next step depends on."""
+        return self._state(self.priors.state_dict())
+
+    def _state(self, priors: dict[str, Any]) -> dict[str, Any]:
         return {
             "commit_rate": self.commit_rate.state_dict(),
             "running_yield": self.running_yield.state_dict(),
             "prior_source": self.config.prior_source,
-            "priors": self.priors.state_dict(),
+            "priors": priors,
             "empty_steps": self.empty_steps,
+            "audits": self.audits.state_dict(),
         }
+
+    def _news(self) -> dict[str, Any]:
+        """Returns the state, of the priors only what the last step changed once the buffer has the rest."""
+        priors = self.priors.changes() if self._is_state_known else self.priors.state_dict()
+        self._is_state_known = True
+        return self._state(priors)
 
     def load_state(self, state: Mapping[str, Any]) -> None:
         """Restores `state`; between steps only."""
@@ -205,12 +219,27 @@ class Coordinator:
         else:
             print(f"verl_sara: prior_source was {state['prior_source']}, is {self.config.prior_source}: starts afresh")
         self.empty_steps = state["empty_steps"]
+        self.audits.load_state_dict(state["audits"])
 
     # ---- inner --------------------------------------------------------------------------------
+
+    async def _watch(self, handle: Any) -> None:
+        from ray.exceptions import ActorUnavailableError
+
+        while True:
+            try:
+                await handle.__ray_ready__.remote()
+            except ActorUnavailableError:
+                pass  # a network fault, perhaps; if it was not, the next call says so
+            except Exception as error:  # Ray says which process it was and what it died of
+                return await self.stop(f"a rollout worker died: {' '.join(str(error).split())}")
+            await asyncio.sleep(POLL_S)
 
     def _is_audited(self, step: int) -> bool:
         """Draws the audit by dispatch order, so that a resumed run draws alike."""
         assert self.step is not None
+        if not self.config.audit_fraction:
+            return False
         draw = random.Random(f"{self.config.seed}/{step}/{len(self.step.allocator.groups)}").random()
         return draw < self.config.audit_fraction
 
@@ -278,77 +307,37 @@ class Coordinator:
 
     def _close(self, step: OpenStep, fates: Mapping[str, Fate]) -> StepResult:
         allocator = step.allocator
-        line = self.ledger.write_step(step.records(dict(fates)), step.summary(fates), allocator.num_launched)
+        records = step.records(dict(fates))
+        line = self.ledger.write_step(records, step.summary(fates), allocator.num_launched)
+        audits = Audits()
+        for record in records:
+            if audits.add(record):
+                self.audits.add(record)
         self.commit_rate.end_step(*allocator.num_decided())
         learn(allocator.groups.values(), self.priors, self.running_yield)
         trained = [uid for uid, fate in fates.items() if fate in TRAINED_FATES]
         effective = sum(fate is Fate.TRAINED for fate in fates.values())
-        is_selective = self.config.mode == "collect" and not self.config.keep_saturated
-        self.empty_steps = self.empty_steps + 1 if is_selective and not effective else 0
+        self.empty_steps = self.empty_steps + 1 if is_selective(self.config) and not effective else 0
         self.step = None
         for uid in self._owners:
             self._tell(uid, None)
         self._owners, self._unclaimed = {}, {}
-        split = self._split(step)
         if not trained or self.empty_steps >= self.config.max_empty_steps:
             raise NoCommittedGroup(
-                f"{self.empty_steps} step(s) in a row without an effective group ({split}). The prompts may be "
+                f"{self.empty_steps} step(s) in a row without an effective group ({split(step)}). The prompts may be "
                 f"too hard or too easy for the model, or the budget of {allocator.settings.max_rollouts} rollouts "
                 f"a step too small{'; last failure: ' + step.last_error if step.last_error else ''}"
             )
         return StepResult(
             trained=trained,
-            sessions={uid: self._sessions(allocator, uid) for uid in trained},
-            metrics=step_metrics(line),
-            state=self.state(),
+            sessions={uid: sessions(allocator.groups[uid]) for uid in trained},
+            metrics=step_metrics(line) | audit_metrics(audits, self.audits),
+            state=self._news(),
             evidence=[evidence_of(group) for group in allocator.groups.values()],
-            weights={uid: self._weight(allocator.groups[uid], len(trained)) for uid in trained},
+            weights={uid: weight(self.config, allocator.groups[uid], len(trained)) for uid in trained},
             unused=[group.prompt_id for group in allocator.groups.values() if not group.slots],
-            report="; ".join(self._alarms(step, line, effective)),
+            report="; ".join(alarms(self.config, step, line, effective)),
         )
-
-    def _alarms(self, step: OpenStep, line: Mapping[str, Any], effective: int) -> Iterator[str]:
-        """Yields what a user has to know of a finished step."""
-        total, allocator = step.statuses.total(), step.allocator
-        if step.failures() > 0.01 * total:
-            yield f"{step.failures()} of {total} rollouts failed; the last one: {step.last_error}"
-        if total and line["accuracy_launched"] == 0.0:
-            yield f"not one of {total} rollouts passed in step {step.number}: is the reward right?"
-        is_selective = self.config.mode == "collect" and not self.config.keep_saturated
-        is_short = effective < self.config.batch_size and self.config.collect == "effective_groups"
-        if is_selective and is_short and allocator.is_exhausted:
-            why = "no prompt was left" if step.ran_dry else f"{allocator.num_launched} rollouts, {step.age:.0f} s"
-            yield (
-                f"{effective} of {self.config.batch_size} effective groups when the step had to end ({why}; "
-                f"{self._split(step)}); with token-mean aggregation it still gets a full optimizer step"
-            )
-
-    def _weight(self, group: Group, num_trained: int) -> float:
-        weight = 1.0
-        if self.config.importance_correction == "horvitz_thompson" and group.is_mixed:
-            weight /= prob_keep(
-                group.num_successes,
-                group_size=group.group_size,
-                fail_length=group.lengths.fail,
-                pass_length=group.lengths.passed,
-                recovered=self.config.audit_fraction if self.config.train_audited else 0.0,
-            )
-        if self.config.short_steps == "scale":
-            weight *= min(1.0, num_trained / self.config.batch_size)
-        return weight
-
-    @staticmethod
-    def _sessions(allocator: StepAllocator, uid: str) -> list[int]:
-        slots = allocator.groups[uid].slots
-        return [number for number, slot in enumerate(slots) if slot.status is SlotStatus.OK]
-
-    @staticmethod
-    def _split(step: OpenStep) -> str:
-        groups = [group for group in step.allocator.groups.values() if group.slots]
-        mixed = sum(group.is_mixed for group in groups)
-        unsolved = sum(not group.num_successes and group.num_failures > 0 for group in groups)
-        solved = sum(not group.num_failures and group.num_successes > 0 for group in groups)
-        return f"of {len(groups)} prompts {unsolved} all-fail, {solved} all-pass, {mixed} mixed so far"
 
 
 def coordinator_actor(options: Mapping[str, Any], versions: Mapping[str, str]) -> Any:

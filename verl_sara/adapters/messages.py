@@ -25,7 +25,8 @@ class StepResult:
       trained: uids of the groups to train, in dispatch order.
       sessions: The session numbers that each of them has rows for.
       metrics: Numbers for verl's logger.
-      state: State that crosses steps.
+      state: State that crosses steps; of the priors, from the second result on, what the step changed
+        (`verl_sara.core.merge_changes`).
       evidence: What every group says about its prompt, for prompt selection.
       weights: Weight of every trained group in the loss, 1 unless an option says otherwise.
       unused: Prompts that were registered and never launched.

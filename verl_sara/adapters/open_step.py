@@ -71,8 +71,10 @@ class OpenStep:
 
     def mark(self, uid: str, event: str) -> None:
         """Notes when something first happened to a group, in seconds from the step's start."""
-        self.last_progress = time.monotonic()
-        self.times.setdefault(uid, {}).setdefault(event, round(self.age, 3))
+        now = self.last_progress = time.monotonic()
+        times = self.times.setdefault(uid, {})
+        if event not in times:
+            times[event] = round(now - self.started, 3)
 
     def take(self, uid: str, result: RolloutResult) -> None:
         """Hands one result to the allocator."""
@@ -114,9 +116,10 @@ class OpenStep:
         settings = self.allocator.settings
         rows = sum(group.num_launched for group in trained)
         committed, decided = self.allocator.num_decided()
+        has_rounds = settings.schedule == "rounds" and self.allocator.round_index > 0
         return {
             "step": self.number,
-            "rounds": self.allocator.round_index,
+            **({"rounds": self.allocator.round_index} if has_rounds else {}),
             "committed": committed,
             "decided": decided,
             "commit_rate": committed / decided if decided else 0.0,

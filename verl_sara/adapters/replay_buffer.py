@@ -15,7 +15,7 @@ from verl_sara.adapters.compat import check_installation
 from verl_sara.adapters.coordinator import coordinator_actor
 from verl_sara.adapters.messages import StepResult
 from verl_sara.config.schema import build_config, plain_options
-from verl_sara.core import ConfigError, Fate, SaraError
+from verl_sara.core import ConfigError, Fate, SaraError, merge_changes
 
 VALIDATION_POLL_S = 0.5
 
@@ -83,7 +83,9 @@ class SaraReplayBuffer(ReplayBuffer):
         if result.report:
             print(f"verl_sara: {result.report}", flush=True)
         CARRIED.weights = result.weights
-        return result.metrics | CARRIED.end_step(result.state, result.evidence, result.unused)
+        priors = merge_changes(CARRIED.coordinator.get("priors", {}), result.state["priors"])
+        state = {**result.state, "priors": priors}
+        return result.metrics | CARRIED.end_step(state, result.evidence, result.unused)
 
     def _take(self, partition_id: str, result: StepResult) -> KVBatchMeta:
         """Clears everything but the trained groups and returns those, every row accounted for."""

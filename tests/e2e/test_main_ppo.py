@@ -4,74 +4,21 @@ One run in two attempts, with many checks: starting verl costs minutes.
 """
 
 import json
-import os
-import signal
-import sys
-import time
 from collections import Counter
-from pathlib import Path
 
 import pytest
+from killed_runs import kill_and_resume
 
-ROOT = Path(__file__).parents[2]
-STEPS, DEADLINE_S = 4, 900
+STEPS = 4
 pytestmark = [pytest.mark.verl, pytest.mark.e2e]
-
-
-def wait_for(condition, process, log):
-    end = time.monotonic() + DEADLINE_S
-    while not condition():
-        assert process.poll() is None, f"main_ppo ended early:\n{tail(log)}"
-        assert time.monotonic() < end, f"main_ppo did not get there within {DEADLINE_S} s:\n{tail(log)}"
-        time.sleep(0.5)
-
-
-def tail(log):
-    return log.read_text(errors="replace")[-3000:]
 
 
 @pytest.fixture(scope="module")
 def run_dir(tmp_path_factory):
     """A run of 4 steps: attempt 1 is killed in step 3, after the checkpoint of step 2."""
-    sys.path.insert(0, str(ROOT / "recipes/countdown_tiny"))
-    from demo import end_session, start
-    from prepare import prepare
-
-    prepare(ROOT / ".cache/countdown_tiny")
     folder = tmp_path_factory.mktemp("run")
-    options = [
-        "trainer.save_freq=2", "trainer.resume_mode=auto", f"trainer.rollout_data_dir={folder}/dump",
-        "trainer.val_before_train=false", "trainer.test_freq=-1",
-    ]  # fmt: skip
-    log = folder / "console.log"
-    first = start("paper", folder, STEPS, 1, options, attempt=1)
-    try:
-        tracker = folder / "latest_checkpointed_iteration.txt"
-        wait_for(lambda: tracker.exists() and tracker.read_text() == "2", first, log)
-        files = [folder / f"sara/{name}.attempt-1.jsonl" for name in ("journal", "ledger")]
-        wait_for(lambda: any('"step":3' in file.read_text() for file in files), first, log)
-        for pid in demo_members(first.pid):
-            os.kill(pid, signal.SIGKILL)
-    finally:
-        end_session(first)
-    log.rename(folder / "console.attempt-1.log")
-    validation = ["trainer.test_freq=4"]
-    second = start("paper", folder, STEPS, 1, options + validation, attempt=2)
-    try:
-        end = time.monotonic() + DEADLINE_S
-        while second.poll() is None:
-            assert time.monotonic() < end, tail(log)
-            time.sleep(0.5)
-    finally:
-        end_session(second)
-    assert second.returncode == 0, tail(log)
-    return folder
-
-
-def demo_members(session):
-    from demo import session_members
-
-    return session_members(session)
+    options = [f"trainer.rollout_data_dir={folder}/dump"]
+    return kill_and_resume("paper", folder, options, steps=STEPS, killed_after=2, at_the_end=["trainer.test_freq=4"])
 
 
 @pytest.fixture(scope="module")

@@ -75,11 +75,25 @@ def find_problems(config: DictConfig) -> Iterator[str]:
     yield from _check_selection(config)
 
 
+# Lines of verl 0.9.1, verl/trainer/ppo/v1/. Either mode pays by what is in flight across weight updates; a verdict is
+# about one policy, so a step of ours ends with nothing in flight.
+_ASYNC = {
+    "colocate_async": (
+        "the mode resumes unfinished rollouts under new weights, trainer_colocate_async.py:46, which puts two policies "
+        "into one group; with nothing left in flight it is sync"
+    ),
+    "separate_async": (
+        "the mode samples a step in parts, trainer_base.py:549, while generation goes on under old weights, so that a "
+        "group's rollouts come from several policies"
+    ),
+}
+
+
 def _check_keys(config: DictConfig) -> Iterator[str]:
     for key, needed, why in (
         ("data.gen_batch_size", 1, "refills are exact numbers of prompts"),
         ("data.dataloader_num_workers", 0, "the dataset holds the state that crosses steps"),
-        ("trainer.v1.trainer_mode", "sync", "other modes are not supported yet"),
+        ("trainer.v1.trainer_mode", "sync", _ASYNC.get(str(config.trainer.v1.trainer_mode), "a step ends whole")),
         ("trainer.use_v1", True, "the hooks belong to the V1 trainer"),
         ("trainer.v1.sampler.sync_refill_failed_groups", False, "it has no effect: our buffer refills by itself"),
     ):

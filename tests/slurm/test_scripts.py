@@ -187,6 +187,18 @@ def test_an_inherited_ray_address_is_dropped_and_offline_is_the_default(fakes):
     assert job.stdout.strip() == "none 1 offline"
 
 
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({"OMP_NUM_THREADS": "1"}, str(len(os.sched_getaffinity(0)))),
+        ({"SLURM_CPUS_ON_NODE": "48", "OMP_NUM_THREADS": "1"}, "48"),
+        ({"SLURM_CPUS_ON_NODE": "48", "SLURM_CPUS_PER_TASK": "12"}, "12"),
+    ],
+)
+def test_cpus_are_those_of_the_job_whatever_openmp_is_told(fakes, given, expected):
+    assert in_env(fakes, 'echo "$SARA_CPUS"', **given).stdout.strip() == expected
+
+
 def test_a_container_comes_before_every_python(fakes, tmp_path):
     site = tmp_path / "site.sh"
     box = tmp_path / "my box"

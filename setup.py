@@ -9,7 +9,7 @@ HERE = Path(__file__).parent
 VERSION = re.search(r'^__version__ = "([^"]+)"', (HERE / "verl_sara/__init__.py").read_text(), re.M).group(1)
 README = HERE / "README.md"
 
-TABLES = ["numpy>=2", "pandas>=2", "pyarrow"]
+TABLES = ["numpy>=2", "orjson", "pandas>=2", "pyarrow"]
 MATH = ["math-verify>=0.8"]
 VERL = ["verl==0.9.1", "TransferQueue>=0.1.10", *TABLES, *MATH]
 ANALYSIS = [*TABLES, "matplotlib", "nbformat", "nbclient", "ipykernel"]

@@ -5,7 +5,10 @@ actor interface. What each rollout does is a `Behaviour`, a function of prompt a
 """
 
 import asyncio
+import contextlib
 import hashlib
+import os
+import signal
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -40,8 +43,8 @@ class Behaviour:
       tokens: Length of the response; 0 = empty.
       delay_s: Seconds of generation.
       generate: Exception text if generation fails, a ConnectionError if it speaks of "lost"; "hang" = never
-        returns.
-      grade: Exception text if the reward raises, "hang" = never returns.
+        returns, "die" = the worker's process ends.
+      grade: Exception text if the reward raises, "hang" = never returns, "die" = its process ends.
       times: How many attempts the faults last; later ones succeed.
     """
 
@@ -84,6 +87,8 @@ class ScriptedLoop:
         if behaviour.generate and self.attempts[key] <= behaviour.times:
             if behaviour.generate == "hang":
                 await asyncio.sleep(3600)
+            if behaviour.generate == "die":
+                os.kill(os.getpid(), signal.SIGKILL)
             raise (ConnectionError if "lost" in behaviour.generate else RuntimeError)(behaviour.generate)
         return AgentLoopOutput(
             prompt_ids=[1, 2, 3],
@@ -114,6 +119,8 @@ class ScriptedReward:
         if behaviour.grade and self.attempts[key] <= behaviour.times:
             if behaviour.grade == "hang":
                 await asyncio.sleep(3600)
+            if behaviour.grade == "die":
+                os.kill(os.getpid(), signal.SIGKILL)
             raise ValueError(behaviour.grade)
         info = behaviour.info
         if info is None:
@@ -138,6 +145,18 @@ class ScriptedWorker(SaraAgentLoopWorker):
         self.mm_processor_kwargs, self.distillation_enabled, self.background_tasks = {}, False, set()
         self.reward_loop_worker_handles = [reward]
 
+    async def take_attempts(self) -> int:
+        """Returns how many slots were generated since the last call."""
+        count = len(self.attempts)
+        self.attempts.clear()
+        return count
+
+    async def pending(self) -> dict[str, int]:
+        """Returns what the worker still holds; all zero between steps."""
+        boxes, outgoing = self.mailbox._boxes, self.mailbox._outgoing
+        tasks = [task for task in self.background_tasks if not task.done()]
+        return {"tasks": len(tasks), "tokens": len(self.generated), "boxes": len(boxes), "outgoing": len(outgoing)}
+
     async def drain(self) -> None:
         """Ends what an interrupted run left behind."""
         for task in self.background_tasks:
@@ -161,12 +180,23 @@ class ScriptedManager(SaraAgentLoopManager):
 
 
 class Actors:
-    """The processes that import verl, shared by all tests: a reward worker and two rollout workers."""
+    """The processes that import verl, shared by most tests: a reward worker and two rollout workers."""
 
     def __init__(self, num_workers: int = 2) -> None:
         self.reward = ScriptedReward.options(num_cpus=0).remote()
         worker = ray.remote(ScriptedWorker).options(num_cpus=0)
         self.workers = [worker.remote(self.reward) for _ in range(num_workers)]
+
+    def drain(self) -> None:
+        """Ends what an interrupted run left behind, in the workers that are still there."""
+        for worker in self.workers:
+            with contextlib.suppress(ray.exceptions.RayActorError):
+                ray.get(worker.drain.remote())
+
+    def close(self) -> None:
+        """Ends the processes."""
+        for actor in (self.reward, *self.workers):
+            ray.kill(actor)
 
 
 def compose_config(*overrides: str) -> DictConfig:
@@ -266,7 +296,7 @@ class Host:
     def close(self) -> None:
         """Ends the coordinator, so that the next run starts afresh, and clears what a failed one left."""
         ray.kill(self.manager.coordinator)
-        ray.get([worker.drain.remote() for worker in self.actors.workers])
+        self.actors.drain()
         for partition, keys in (tq.kv_list() or {}).items():
             if keys:
                 tq.kv_clear(keys=list(keys), partition_id=partition)

@@ -52,6 +52,24 @@ def test_a_reward_that_always_raises_stops_the_run_with_its_message(host):
         h.run_step()
 
 
+@pytest.mark.parametrize(
+    ("fault", "message"),
+    [
+        ({"grade": "hang"}, r"all \d+ rollouts of step 1 failed; .*no answer after .*rollout_timeout_s is 0\.5"),
+        ({"generate": "hang"}, r"all \d+ rollouts of step 1 failed; .*no answer after"),
+        ({"generate": "connection lost"}, r"all \d+ rollouts of step 1 failed; .*ConnectionError: connection lost"),
+        ({"generate": "odd tool call"}, r"all \d+ rollouts of step 1 failed; .*RuntimeError: odd tool call"),
+    ],
+)
+def test_what_befalls_every_rollout_stops_the_run_with_its_cause(host, fault, message):
+    from tests.adapters.scripted import Behaviour
+    from verl_sara.adapters.replay_buffer import StalledError
+
+    h = host("+sara=paper", script=lambda prompt, slot: Behaviour(**fault), options={"rollout_timeout_s": 0.5})
+    with pytest.raises(StalledError, match=message):
+        h.run_step()
+
+
 def test_failing_rollouts_drop_their_group_and_are_counted(host):
     from tests.adapters.scripted import Behaviour, draw
 
@@ -174,6 +192,20 @@ def test_a_group_of_one_is_refused_except_where_every_group_is_kept(host):
     h = host("+sara=uniform", "actor_rollout_ref.rollout.n=1")
     batch, _ = h.run_step()
     assert set(sessions(batch).values()) == {1} and len(sessions(batch)) == 4
+
+
+@pytest.mark.parametrize("file", ["_journal", "_ledger"])
+def test_a_full_disk_under_the_ledger_stops_the_run_with_its_cause(host, file):
+    import ray
+
+    def fill(coordinator):
+        setattr(coordinator.ledger, file, open("/dev/full", "w"))  # noqa: SIM115  every write fails: no space left
+
+    h = host("+sara=paper")
+    ray.get(h.manager.coordinator.__ray_call__.remote(fill))
+    with pytest.raises(OSError, match="No space left on device"):
+        h.run_step()
+    assert [group for group in h.ledger().groups if group["fate"] == "trained"] == []
 
 
 def test_a_dead_coordinator_stops_the_run(host):

@@ -33,7 +33,7 @@ for recipe in "$@"; do
     countdown_qwen2.5_3b | algorithms | ablations)
       model Qwen/Qwen2.5-3B
       data countdown countdown --train-size 2000 --test-size 512
-      data countdown4 countdown --sizes 4 --train-size 1 --test-size 512 --seed 1
+      data countdown4 countdown --data-source countdown4 --sizes 4 --train-size 1 --test-size 512 --seed 1
       ;;
     countdown_tiny | arithmetic_smollm2) sara_python "recipes/${recipe%%/*}/prepare.py" ;;
     *) sara_die "recipe $recipe is unknown (allowed: $(cd recipes && printf '%s ' */))" 2 ;;

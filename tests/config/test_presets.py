@@ -93,6 +93,7 @@ def test_presets_set_only_our_options_and_known_keys_of_verl(composed):
         ("custom_reward_function.path=mine.py", "the key is reward.custom_reward_function.path"),
         ("reward.reward_model.enable=true", "without enable_resource_pool"),
         ("actor_rollout_ref.actor.ppo_mini_batch_size=6", "no multiple of .* 6; nearest .*: 4, 8"),
+        ("actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu=48", "48, .* 128 rows .*that do: 16, 32;"),
         ("trainer.n_gpus_per_node=5", "128 rows do not divide among 5 GPUs; nearest train_batch_size: 15 or 20"),
         ("data.train_batch_size=64", "hold 32 prompts, data.train_batch_size is 64"),
         ("data.val_files=${data.train_files}", "data.val_files are data.train_files"),

@@ -51,6 +51,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         "countdown", parents=[common], help="Countdown, generated unless --source is given"
     )
     game.add_argument("--source", metavar="PATH_OR_HUB_ID", help="draw the problems from here instead")
+    game.add_argument("--data-source", default="countdown", metavar="NAME", help="name that selects the grader")
     game.add_argument(
         "--train-size", type=int, default=2000, metavar="N", help="training problems, default 2000"
     )
@@ -113,6 +114,7 @@ def _run_countdown(args: argparse.Namespace) -> int:
             template=args.template,
             revision=args.revision,
             ops=args.ops,
+            data_source=args.data_source,
             **generated,
         ),
     )

@@ -228,6 +228,29 @@ def _check_sizes(config: DictConfig, options: SaraConfig) -> Iterator[str]:
             f"data.train_batch_size x rollout.n = {rows} rows do not divide among {world} GPUs; nearest "
             f"train_batch_size: {' or '.join(str(b) for b in (below, above) if b)}"
         )
+        return
+    yield from _check_micro_batches(config, rows // world, mini * options.group_size // world)
+
+
+def _check_micro_batches(config: DictConfig, rows: int, mini_rows: int) -> Iterator[str]:
+    """Without dynamic batch sizes verl asserts, in the first step, that micro batches divide a GPU's rows."""
+    ours = config.actor_rollout_ref
+    if "fsdp" not in str(ours.actor.get("strategy")) or (ours.actor.get("ulysses_sequence_parallel_size") or 1) > 1:
+        return
+    parts = [
+        ("rollout", "log_prob_micro_batch_size_per_gpu", "log_prob_use_dynamic_bsz", rows),
+        ("actor", "ppo_micro_batch_size_per_gpu", "use_dynamic_bsz", mini_rows),
+    ]
+    if ours.actor.get("use_kl_loss") or config.algorithm.get("use_kl_in_reward"):
+        parts.append(("ref", "log_prob_micro_batch_size_per_gpu", "log_prob_use_dynamic_bsz", rows))
+    for part, key, dynamic, count in parts:
+        micro = ours[part].get(key)
+        if micro and not ours[part].get(dynamic) and count % micro:
+            near = [d for d in range(1, count + 1) if count % d == 0 and d <= micro][-2:]
+            yield (
+                f"actor_rollout_ref.{part}.{key} is {micro}, which does not divide the {count} rows of a GPU; "
+                f"nearest that do: {', '.join(map(str, near))}; allowed, too: actor_rollout_ref.{part}.{dynamic}=true"
+            )
 
 
 def _check_data(config: DictConfig, options: SaraConfig) -> Iterator[str]:

@@ -126,6 +126,7 @@ def build_countdown(
     template: str = "prose",
     revision: str | None = None,
     ops: str = "+-*/",
+    data_source: str = "countdown",
     **settings: Any,
 ) -> Built:
     """Returns Countdown problems, generated or drawn from a source; by default in the published sizes.
@@ -138,6 +139,7 @@ def build_countdown(
       template: A key of `countdown.TEMPLATES`.
       revision: Revision of a hub data set.
       ops: Operators a solution may use.
+      data_source: Name in the rows; verl logs accuracy by it, and it selects the grader.
       **settings: Further arguments of `countdown.generate`.
     """
     stated = {
@@ -146,18 +148,20 @@ def build_countdown(
         "seed": seed,
         "template": template,
         "ops": ops,
+        "data_source": data_source,
     }
     if source is None:
         built = Built("countdown", settings=stated | settings)
         splits = generate_splits(train_size, test_size, seed=seed, ops=ops, **settings)
         for split, problems in zip(("train", "test"), splits, strict=True):
-            parts = [countdown_row_parts(problem, template=template, ops=ops) for problem in problems]
+            options = {"template": template, "ops": ops, "data_source": data_source}
+            parts = [countdown_row_parts(problem, **options) for problem in problems]
             rows = [make_row(**part, split=split, index=index) for index, part in enumerate(parts)]
             built.splits[split] = Prepared(rows, num_read=len(rows))
             built.provenance[split] = {"source": "generated", "revision": __version__}
         return built
     built = Built("countdown", settings=stated)
-    convert = partial(countdown_parts, template=template, ops=ops)
+    convert = partial(countdown_parts, template=template, ops=ops, data_source=data_source)
     raw = read(source, "train", revision=revision)
     rng = random.Random(seed)
     rng.shuffle(raw.rows)

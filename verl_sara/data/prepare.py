@@ -156,7 +156,9 @@ def _math_gold(row: Mapping[str, Any]) -> str:
     return boxed.strip() if boxed is not None else text
 
 
-def countdown_parts(row: Mapping[str, Any], *, template: str = "prose", ops: str = "+-*/") -> dict[str, Any]:
+def countdown_parts(
+    row: Mapping[str, Any], *, template: str = "prose", ops: str = "+-*/", data_source: str = "countdown"
+) -> dict[str, Any]:
     """Returns prompt and gold of a raw Countdown row, which must be solvable.
 
     Raises:
@@ -174,14 +176,17 @@ def countdown_parts(row: Mapping[str, Any], *, template: str = "prose", ops: str
     solution = solve(numbers, target, ops)
     if solution is None:
         raise RowFault(f"{list(numbers)} cannot reach {target} with {ops}", "a solvable problem")
-    return countdown_row_parts(CountdownProblem(list(numbers), target, solution), template=template, ops=ops)
+    problem = CountdownProblem(list(numbers), target, solution)
+    return countdown_row_parts(problem, template=template, ops=ops, data_source=data_source)
 
 
-def countdown_row_parts(problem: CountdownProblem, *, template: str, ops: str) -> dict[str, Any]:
+def countdown_row_parts(
+    problem: CountdownProblem, *, template: str, ops: str, data_source: str = "countdown"
+) -> dict[str, Any]:
     """Returns the arguments of `make_row` for a Countdown problem."""
     return {
         "prompt": prompt_text(problem.numbers, problem.target, template=template, ops=ops),
-        "data_source": "countdown",
+        "data_source": data_source,
         "ground_truth": problem.ground_truth,
         "ability": "arithmetic",
     }

@@ -22,6 +22,7 @@ Grader = Callable[[str, Any], Grade]
 
 GRADERS: dict[str, Grader] = {
     "countdown": countdown.grade,
+    "countdown4": countdown.grade,
     "Jiayi-Pan/Countdown-Tasks-3to4": countdown.grade,
     "Jiayi-Pan/Countdown-Tasks-4": countdown.grade,
     "math": math_answer.grade,

@@ -74,6 +74,16 @@ print(load_valuehead_model({str(tmp_path)!r}, "float32", config, False).config._
 
 
 @pytest.mark.verl
+def test_a_reference_model_is_offloaded_to_memory_that_is_not_pinned():
+    code = """
+from verl.workers.engine.fsdp import transformer_impl
+policy = transformer_impl.CPUOffloadPolicy(pin_memory=True)
+print(policy.pin_memory, type(policy).__mro__[1].__name__)
+"""
+    assert run(code, **cpu_environment()).endswith("False CPUOffloadPolicy")
+
+
+@pytest.mark.verl
 def test_vllm_name_is_answered_by_the_cpu_build():
     pytest.importorskip("torch")
     import importlib.metadata as metadata

@@ -1,10 +1,12 @@
-"""Three things verl 0.9.1 asks of its surroundings that a CPU stack answers differently."""
+"""Four things verl 0.9.1 asks of its surroundings that a CPU stack answers differently."""
 
 import functools
 import importlib.metadata
 import sys
 
 import torch.distributed
+import torch.distributed.fsdp
+from torch.distributed.fsdp import CPUOffloadPolicy
 from transformers import PreTrainedModel
 
 
@@ -80,6 +82,16 @@ def without_flash_attention(choose):
     return wrapped
 
 
+class UnpinnedOffload(CPUOffloadPolicy):
+    """Keeps a reference model's parameters in plain host memory, whatever it is asked for.
+
+    verl/workers/engine/fsdp/transformer_impl.py:462 asks for pinned memory, which needs an accelerator.
+    """
+
+    def __init__(self, pin_memory: bool = True) -> None:
+        super().__init__(pin_memory=False)
+
+
 def apply() -> None:
     """Apply them, once a process."""
     if not any(isinstance(finder, VllmAlias) for finder in sys.meta_path):
@@ -87,6 +99,7 @@ def apply() -> None:
         sys.meta_path.append(VllmAlias())
     if not hasattr(torch.distributed.init_process_group, "verl_sara"):
         torch.distributed.init_process_group = accept_gloo_for_both(torch.distributed.init_process_group)
+    torch.distributed.fsdp.CPUOffloadPolicy = UnpinnedOffload
     choose = PreTrainedModel._check_and_adjust_attn_implementation
     if not hasattr(choose, "verl_sara"):
         PreTrainedModel._check_and_adjust_attn_implementation = without_flash_attention(choose)

@@ -1,5 +1,7 @@
 """The weighted estimators against verl's own, through the registry that the trainer asks."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
@@ -51,3 +53,16 @@ def test_a_short_step_is_scaled(host):
     h = host("+sara=paper", script=lambda prompt, slot: Behaviour(passed=prompt == "p1" and slot == 0), options=options)
     h.run_step()
     assert list(CARRIED.weights.values()) == [0.25]
+
+
+def test_rollouts_with_several_outputs_are_refused_where_groups_are_weighted():
+    from verl_sara.adapters.replay_buffer import SaraReplayBuffer, StalledError
+
+    buffer = SimpleNamespace(
+        sara=SimpleNamespace(needs_weights=lambda: True),
+        partitions={"train": {"a_0_0": {}, "a_0_1": {}}},
+        _sync_metadata_from_transfer_queue=lambda: None,
+    )
+    result = SimpleNamespace(sessions={"a": [0]}, trained=["a"])
+    with pytest.raises(StalledError, match="prompt a has several outputs"):
+        SaraReplayBuffer._take(buffer, "train", result)

@@ -93,6 +93,12 @@ class SaraReplayBuffer(ReplayBuffer):
         found: dict[str, set[int]] = {}
         for key in self.partitions[partition_id]:
             uid, session = key.split("_")[:2]
+            if self.sara.needs_weights() and int(session) in found.get(uid, ()):
+                raise StalledError(
+                    f"verl_sara: a rollout of prompt {uid} has several outputs, of which verl's group estimators take "
+                    "the last and the weighted ones would take all; allowed: importance_correction=none, "
+                    "short_steps=warn, or an agent loop with one output"
+                )
             found.setdefault(uid, set()).add(int(session))
         for uid, sessions in result.sessions.items():
             if missing := sorted(set(sessions) - found.get(uid, set())):

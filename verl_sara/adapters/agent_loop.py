@@ -28,6 +28,7 @@ from verl_sara.adapters.coordinator import coordinator_actor
 from verl_sara.adapters.mailbox import Mailbox
 from verl_sara.adapters.open_step import RolloutResult
 from verl_sara.adapters.own_dataset import with_base
+from verl_sara.adapters.watch import WATCH
 from verl_sara.config.schema import build_config, options_of
 from verl_sara.core import SaraError, SlotStatus
 
@@ -269,6 +270,7 @@ class SaraAgentLoopManager(AgentLoopManagerTQ):
             pairs = list(zip(map(str, prompts["uid"]), map(str, prompts["prompt_id"]), strict=True))
             step = _as_int(prompts["global_steps"])
             ray.get(self.coordinator.register.remote(step, pairs, CARRIED.take_restored()))
+            WATCH.workers = tuple(self.agent_loop_workers)
         super().generate_sequences(prompts)
         share = -(-len(prompts) // len(self.agent_loop_workers))
         served = -(-len(prompts) // share)

@@ -63,7 +63,6 @@ class Coordinator:
         self._unclaimed: dict[str, list[int]] = {}
         self._changed = asyncio.Event()
         self._fatal = ""
-        self._watches: dict[str, asyncio.Task[None]] = {}
         self._is_state_known = False
 
     # ---- the trainer's side -------------------------------------------------------------------
@@ -139,10 +138,6 @@ class Coordinator:
         self._advance(open_step)
 
     # ---- the workers' side --------------------------------------------------------------------
-
-    async def join(self, worker: str, handle: Any) -> None:
-        """Takes note of a worker and watches it: the rollouts of a process that died never return."""
-        self._watches[worker] = asyncio.create_task(self._watch(handle))
 
     async def report(self, worker: str, results: Sequence[tuple[str, RolloutResult | None]]) -> None:
         """Takes what returned at a worker; (uid, None) announces that the worker serves a prompt.
@@ -222,18 +217,6 @@ class Coordinator:
         self.audits.load_state_dict(state["audits"])
 
     # ---- inner --------------------------------------------------------------------------------
-
-    async def _watch(self, handle: Any) -> None:
-        from ray.exceptions import ActorUnavailableError
-
-        while True:
-            try:
-                await handle.__ray_ready__.remote()
-            except ActorUnavailableError:
-                pass  # a network fault, perhaps; if it was not, the next call says so
-            except Exception as error:  # Ray says which process it was and what it died of
-                return await self.stop(f"a rollout worker died: {' '.join(str(error).split())}")
-            await asyncio.sleep(POLL_S)
 
     def _is_audited(self, step: int) -> bool:
         """Draws the audit by dispatch order, so that a resumed run draws alike."""

@@ -7,8 +7,6 @@ them come back through one standing request.
 import asyncio
 from typing import Any
 
-import ray
-
 from verl_sara.adapters.open_step import RolloutResult
 
 BATCH_S = 0.01
@@ -32,7 +30,6 @@ class Mailbox:
         self._outgoing: list[tuple[str, RolloutResult | None]] = []
         self._has_outgoing = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
-        self._has_joined = False
 
     def open(self, uid: str) -> None:
         """Announces that this worker serves a prompt."""
@@ -66,9 +63,6 @@ class Mailbox:
 
     async def _send(self) -> None:
         try:
-            if not self._has_joined:
-                await self.coordinator.join.remote(self.worker, ray.get_runtime_context().current_actor)
-                self._has_joined = True
             while True:
                 await self._has_outgoing.wait()
                 await asyncio.sleep(BATCH_S)

@@ -13,11 +13,14 @@ from verl_sara.adapters import estimators  # noqa: F401  (registers them)
 from verl_sara.adapters.carried import CARRIED
 from verl_sara.adapters.compat import check_installation
 from verl_sara.adapters.coordinator import coordinator_actor
-from verl_sara.adapters.messages import StepResult
+from verl_sara.adapters.messages import Action, StepResult
+from verl_sara.adapters.watch import WATCH
 from verl_sara.config.schema import build_config, plain_options
 from verl_sara.core import ConfigError, Fate, SaraError, merge_changes
 
 VALIDATION_POLL_S = 0.5
+WATCH_S = 1.0
+"""Between two looks at the rollout workers while a step is waited for."""
 
 
 class StalledError(SaraError, RuntimeError):
@@ -59,7 +62,7 @@ class SaraReplayBuffer(ReplayBuffer):
     def _wait(self, step: int) -> None:
         """Serves the coordinator's requests until the step is over."""
         while True:
-            action = ray.get(self.coordinator.next_action.remote(step))
+            action = self._next_action(step)
             if action.error:
                 raise StalledError(f"verl_sara: {action.error}")
             if action.report:
@@ -68,6 +71,13 @@ class SaraReplayBuffer(ReplayBuffer):
                 self._refill(step, action.refill)
             if action.is_done:
                 return
+
+    def _next_action(self, step: int) -> Action:
+        request = self.coordinator.next_action.remote(step)
+        while not ray.wait([request], timeout=WATCH_S)[0]:
+            if death := WATCH.death():
+                raise StalledError(f"verl_sara: {death}")
+        return ray.get(request)
 
     def _refill(self, step: int, count: int) -> None:
         """Fetches fresh prompts, as many as there are that are not in flight."""
@@ -146,7 +156,7 @@ class ObservingReplayBuffer(SaraReplayBuffer):
         return super()._wait_for_next_poll(partition_id, last_debug_time)
 
     def _raise_trouble(self) -> None:
-        if trouble := ray.get(self.coordinator.trouble.remote(self.step)):
+        if trouble := ray.get(self.coordinator.trouble.remote(self.step)) or WATCH.death():
             raise StalledError(f"verl_sara: {trouble}")
 
     def _evict_terminal_groups(self, global_steps: int, partition_id: str, eviction_reasons: Any) -> Any:

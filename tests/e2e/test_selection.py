@@ -17,7 +17,7 @@ STEPS, KILLED_AFTER, PROMPTS, EXPLORE = 6, 3, 64, 0.5
 pytestmark = [pytest.mark.verl, pytest.mark.e2e]
 
 
-@pytest.fixture(scope="module", params=["dps", "mopps"])
+@pytest.fixture(scope="module", params=["dps", pytest.param("mopps", marks=pytest.mark.full)])
 def run(request, tmp_path_factory):
     """(selection, folder) of a run on few prompts, half of them explored: a pass ends within it."""
     options = [

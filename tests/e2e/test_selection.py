@@ -138,4 +138,4 @@ def test_no_prompt_of_a_pass_is_skipped_or_repeated(ledger, loader):
         launched, drawn = sum(visits.values()), state["num_drawn"]
         assert launched == drawn - state["num_released"]
         assert int(drawn * EXPLORE) - state["num_released"] <= sum(served.values()) <= int(drawn * EXPLORE)
-    assert passes["num_started"] == 2, "no pass ended within the run"
+    assert passes["num_started"] >= 2, "no pass ended within the run"

@@ -50,8 +50,12 @@ class Cell:
 
     @property
     def overrides(self) -> list[str]:
-        """What a user adds to the command."""
+        """What a user adds to the command; a micro batch is at most the rows of a rank."""
+        ranks = 2 if set(TWO_RANKS) <= set(self.options) else 1
+        micro = min(64, self.batch_size * self.group_size // ranks)
         return [
+            f"actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu={micro}",
+            f"actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu={micro}",
             f"algorithm.adv_estimator={self.estimator}", f"actor_rollout_ref.rollout.n={self.group_size}",
             f"data.train_batch_size={self.batch_size}",
             f"actor_rollout_ref.actor.ppo_mini_batch_size={self.batch_size}", *self.options,

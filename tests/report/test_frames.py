@@ -2,16 +2,15 @@
 
 import shutil
 
+import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.simulated_runs import write_arms, write_run
 from verl_sara.ledger import LedgerError, LedgerWriter, read_ledger
+from verl_sara.report import frames
 from verl_sara.summary import read_arm
-
-pd = pytest.importorskip("pandas")
-frames = pytest.importorskip("verl_sara.report.frames")
 
 
 @pytest.fixture(scope="module")

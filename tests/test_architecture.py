@@ -31,9 +31,6 @@ LAYERS = {
 BELOW_ADAPTERS = set(LAYERS) - {"cpu", "plugin"}
 LAYERS |= {"adapters": BELOW_ADAPTERS, "cli": BELOW_ADAPTERS | {"adapters", "cpu"}}
 
-# Hydra starts it to check, before Ray, what the adapters will meet: it may ask them, inside functions.
-DOORWAYS = {"config/preflight.py": {"adapters"}}
-
 HOST = {"verl", "ray", "torch", "transfer_queue", "tensordict", "vllm"}
 HOST_LAYERS = {"adapters", "cpu"}
 
@@ -80,8 +77,6 @@ def test_imports_follow_the_layers(path):
     tree = parse(path)
     names = set(imported(tree, path))
     ours = {name.split(".")[1] for name in names if name.startswith("verl_sara.")} - {layer, "__version__"}
-    at_top = {name.split(".")[1] for name in imported(tree, path, anywhere=False) if name.startswith("verl_sara.")}
-    ours -= DOORWAYS.get(str(path.relative_to(PACKAGE)), set()) - at_top
     assert layer in LAYERS or not layer, f"{layer} is in no layer; allowed: {', '.join(LAYERS)}"
     allowed = LAYERS[layer] if layer else set()
     assert ours <= allowed, f"{layer} imports {sorted(ours - allowed)}; allowed: {sorted(allowed)}"

@@ -38,7 +38,7 @@ def composed(train_file):
 @pytest.mark.parametrize("preset", PRESETS)
 @pytest.mark.parametrize("selection", [None, "uniform", "dps", "mopps"])
 def test_every_preset_composes_and_passes_preflight(composed, preset, selection):
-    from verl_sara.config.preflight import find_problems
+    from verl_sara.adapters.preflight import find_problems
     from verl_sara.config.schema import build_config, options_of
 
     chosen = [f"+sara/selection={selection}"] if selection else []
@@ -105,14 +105,14 @@ def test_presets_set_only_our_options_and_known_keys_of_verl(composed):
 def test_preflight_names_what_is_wrong(composed, override, message):
     import re
 
-    from verl_sara.config.preflight import find_problems
+    from verl_sara.adapters.preflight import find_problems
 
     problems = list(find_problems(composed("+sara=paper", override)))
     assert any(re.search(message, problem) for problem in problems), problems
 
 
 def test_an_own_dataset_derived_from_ours_is_accepted(composed, tmp_path):
-    from verl_sara.config.preflight import find_problems
+    from verl_sara.adapters.preflight import find_problems
 
     module = tmp_path / "mine.py"
     module.write_text("from verl_sara.adapters.dataset import SaraDataset\nclass Mine(SaraDataset): pass\n")

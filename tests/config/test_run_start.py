@@ -24,7 +24,7 @@ def named(path, name="Mine", key="data.custom_cls"):
 
 
 def problems(config):
-    from verl_sara.config.preflight import find_problems
+    from verl_sara.adapters.preflight import find_problems
 
     return list(find_problems(config))
 

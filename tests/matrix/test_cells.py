@@ -23,7 +23,7 @@ def test_a_cell_composes_and_passes_the_preflight(cell, tmp_path, monkeypatch):
     import verl  # noqa: F401  (registers the preset group, as a run does before Hydra composes)
     from hydra import compose, initialize_config_module
 
-    from verl_sara.config.preflight import find_problems
+    from verl_sara.adapters.preflight import find_problems
 
     monkeypatch.setenv("COUNTDOWN_TINY", str(tmp_path))
     sys.path.insert(0, str(ROOT / "recipes/countdown_tiny"))

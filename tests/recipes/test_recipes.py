@@ -134,7 +134,7 @@ def test_every_ablation_changes_what_its_name_says(arm, composed):
 
 def check(name, arm, composed):
     """Composes a recipe with an arm, checks it, and returns it."""
-    from verl_sara.config.preflight import find_problems
+    from verl_sara.adapters.preflight import find_problems
     from verl_sara.config.schema import build_config, options_of
 
     config = composed(*overrides_of(name, arm))

@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from verl_sara.adapters.closing import alarms, is_selective, sessions, split, weight
+from verl_sara.adapters.compat import COORDINATOR
 from verl_sara.adapters.messages import Action, Outbox, StepResult
 from verl_sara.adapters.open_step import OpenStep, RolloutResult, observed_fate
 from verl_sara.config.schema import build_config
@@ -335,7 +336,7 @@ def coordinator_actor(options: Mapping[str, Any], versions: Mapping[str, str]) -
 
     here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
     options = {**options, "run_dir": os.path.abspath(options["run_dir"])}
-    name = f"verl_sara_coordinator_{ray.get_runtime_context().get_job_id()}"
+    name = f"{COORDINATOR}{ray.get_runtime_context().get_job_id()}"
     return (
         ray.remote(Coordinator)
         .options(

@@ -67,7 +67,7 @@ def check_run(overrides: list[str], config_dir: str | None = None) -> list[str]:
     from hydra.core.global_hydra import GlobalHydra
     from hydra.errors import HydraException
 
-    from verl_sara.config.preflight import find_problems
+    from verl_sara.adapters.preflight import find_problems
 
     search = [f"hydra.searchpath=[file://{config_dir}]"] if config_dir else []
     try:

@@ -2,6 +2,7 @@
 
 Hydra swallows what its callbacks raise, and our classes are built inside Ray actors, so this
 callback ends the process itself: one message that names the key, its value and what is allowed.
+What needs verl is imported where it is used, after the check of its version.
 """
 
 import copy
@@ -16,6 +17,8 @@ from hydra.experimental.callback import Callback
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from verl_sara.adapters.compat import check_versions
+from verl_sara.adapters.run_record import write_run_config
 from verl_sara.config.schema import WEIGHTED_ESTIMATORS, SaraConfig, build_config, plain_options
 from verl_sara.core import ConfigError, SaraError
 
@@ -52,8 +55,6 @@ class SaraPreflight(Callback):
 
 def find_problems(config: DictConfig) -> Iterator[str]:
     """Yields what would make the run fail or be wrong, one sentence each."""
-    from verl_sara.adapters.compat import check_versions
-
     try:
         check_versions()
         options = build_config(plain_options(OmegaConf.select(config, OPTIONS)))
@@ -137,8 +138,6 @@ def _check_sweep(config: DictConfig) -> Iterator[str]:
 
 
 def _write_config(config: DictConfig) -> None:
-    from verl_sara.adapters.run_record import write_run_config
-
     write_run_config(config, OmegaConf.select(config, f"{OPTIONS}.run_dir"))
 
 

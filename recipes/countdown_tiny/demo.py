@@ -1,6 +1,6 @@
 """The demo: real verl `main_ppo` on CPU, one run an arm, one table side by side, a report.
 
-    python recipes/countdown_tiny/demo.py [--arms "verl_ds ds paper"] [--steps 20] [--out runs/demo]
+    python recipes/countdown_tiny/demo.py [--arms "verl_ds ds paper"] [--steps 14] [--out runs/demo]
 
 Writes under --out: per arm verl's logs and the ledger, `summary.json`, and the report with its
 figures.
@@ -139,7 +139,7 @@ def main() -> None:
     """Command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--arms", default=DEFAULT_ARMS, help="presets, separated by spaces")
-    parser.add_argument("--steps", type=int, default=20, help="training steps an arm")
+    parser.add_argument("--steps", type=int, default=14, help="training steps an arm")
     parser.add_argument("--seed", type=int, default=1, help="order of the prompts")
     parser.add_argument("--out", type=Path, default=ROOT / "runs/demo", help="folder to write to")
     args, extra = parser.parse_known_args()

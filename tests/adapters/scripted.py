@@ -6,7 +6,6 @@ actor interface. What each rollout does is a `Behaviour`, a function of prompt a
 
 import asyncio
 import contextlib
-import hashlib
 import os
 import signal
 import uuid
@@ -25,6 +24,7 @@ from verl.experimental.agent_loop import AgentLoopOutput
 from verl.experimental.agent_loop.agent_loop import AgentLoopMetrics, _agent_loop_registry
 from verl.utils import tensordict_utils as tu
 
+from tests.adapters.chance import draw
 from verl_sara.adapters.agent_loop import SaraAgentLoopManager, SaraAgentLoopWorker
 from verl_sara.adapters.carried import CARRIED
 from verl_sara.adapters.compat import check_installation
@@ -58,11 +58,6 @@ class Behaviour:
 
 
 Script = Callable[[str, int], Behaviour]
-
-
-def draw(*key: object) -> float:
-    """Returns a number in [0, 1) that depends on the key only."""
-    return int.from_bytes(hashlib.sha256(repr(key).encode()).digest()[:6], "big") / 2**48
 
 
 def pool(prompt_id: str, slot: int) -> Behaviour:

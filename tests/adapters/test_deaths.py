@@ -36,7 +36,8 @@ def test_a_dead_reward_worker_stops_the_run_with_its_cause_and_no_response_is_sa
 
 
 def test_a_server_lost_in_mid_step_stops_the_run_by_the_next_step_and_no_part_of_a_group_is_trained(host):
-    from tests.adapters.scripted import Behaviour, draw
+    from tests.adapters.chance import draw
+    from tests.adapters.scripted import Behaviour
     from verl_sara.adapters.replay_buffer import StalledError
 
     def script(prompt, slot):

@@ -33,7 +33,8 @@ def test_a_verdict_that_is_not_binary_stops_the_first_step(host, info, message):
 
 
 def test_success_threshold_decides_on_the_score(host):
-    from tests.adapters.scripted import Behaviour, draw
+    from tests.adapters.chance import draw
+    from tests.adapters.scripted import Behaviour
 
     def script(prompt, slot):
         return Behaviour(info={"score": 0.9 if draw(prompt, slot) < 0.5 else 0.1})
@@ -71,7 +72,8 @@ def test_what_befalls_every_rollout_stops_the_run_with_its_cause(host, fault, me
 
 
 def test_failing_rollouts_drop_their_group_and_are_counted(host):
-    from tests.adapters.scripted import Behaviour, draw
+    from tests.adapters.chance import draw
+    from tests.adapters.scripted import Behaviour
 
     def script(prompt, slot):
         fault = {"grade": "broken"} if draw("fault", prompt, slot) < 0.05 else {}
@@ -90,7 +92,8 @@ def test_failing_rollouts_drop_their_group_and_are_counted(host):
 
 
 def test_a_lost_rollout_is_retried_in_its_slot(host):
-    from tests.adapters.scripted import Behaviour, draw
+    from tests.adapters.chance import draw
+    from tests.adapters.scripted import Behaviour
 
     def script(prompt, slot):
         return Behaviour(passed=draw(prompt, slot) < 0.5, generate="connection lost", times=2)
@@ -102,7 +105,8 @@ def test_a_lost_rollout_is_retried_in_its_slot(host):
 
 
 def test_a_rollout_that_never_returns_fails_its_group_only(host):
-    from tests.adapters.scripted import Behaviour, draw, keys_left
+    from tests.adapters.chance import draw
+    from tests.adapters.scripted import Behaviour, keys_left
 
     def script(prompt, slot):
         hang = "hang" if prompt in ("p0", "p2") and slot == 1 else ""
@@ -174,7 +178,8 @@ def test_a_short_step_is_filled_with_saturated_groups_only_if_asked(host):
 
 
 def test_groups_of_two(host):
-    from tests.adapters.scripted import Behaviour, draw
+    from tests.adapters.chance import draw
+    from tests.adapters.scripted import Behaviour
 
     h = host("+sara=paper", "actor_rollout_ref.rollout.n=2", script=lambda *key: Behaviour(passed=draw(*key) < 0.5))
     batch, _ = h.run_step()
@@ -238,7 +243,8 @@ def test_rows_that_transferqueue_lost_stop_the_run(host):
 
 
 def test_an_error_that_may_depend_on_the_outcome_is_not_resampled(host):
-    from tests.adapters.scripted import Behaviour, draw
+    from tests.adapters.chance import draw
+    from tests.adapters.scripted import Behaviour
 
     def script(prompt, slot):
         return Behaviour(passed=draw(prompt, slot) < 0.5, generate="odd tool call" if prompt == "p0" else "", times=1)

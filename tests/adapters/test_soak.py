@@ -17,7 +17,8 @@ MAX_GROWTH_MB = 24
 
 def script(prompt, slot):
     """One rollout in twenty fails to be generated and one in twenty to be graded, each in one of several ways."""
-    from tests.adapters.scripted import Behaviour, draw
+    from tests.adapters.chance import draw
+    from tests.adapters.scripted import Behaviour
 
     fault = {"passed": draw("roll", prompt, slot) < (0.0, 1.0, 0.5, 0.5)[int(draw("kind", prompt) * 4)]}
     for name, faults in (("generation", GENERATION), ("grading", GRADING)):

@@ -71,7 +71,7 @@ def test_a_run_goes_on_from_its_checkpoint_and_every_rollout_is_in_the_cost(phas
     assert [step["step"] for step in ledger.history()] == list(range(1, STEPS + 1))
     assert all("not finished (cut off" in problem for problem in ledger.problems), ledger.problems
     assert trained(ledger) == uninterrupted
-    finished = Counter({(step["attempt"], step["step"]): step["fates"]["launched"]["rollouts"] for step in ledger.steps})
+    finished = {(line["attempt"], line["step"]): line["fates"]["launched"]["rollouts"] for line in ledger.steps}
     for attempt, words in ((1, said), (2, again)):
         saved = [int(step) for what, step in words if what == "saved"]
         assert {(attempt, step) for step in saved} <= set(finished)

@@ -1,10 +1,10 @@
 """What the coordinator adds to a step: real Ray actors, fake generation, measured beside its baseline.
 
-    python tests/benchmarks/bench_coordinator.py [--prompts 4096] [--group-size 16] [--workers 4] [--step 60]
+    python tests/benchmarks/bench_coordinator.py [--prompts 4096] [--group-size 16] [--workers 4] [--step 120]
         [--scale 4096 16384 65536]
 
-A step: the baseline's workers run all rollouts (a sleep each, the longest `--step` seconds, as long as a
-short real step) without asking anybody; then the same workers run the same rollouts as the coordinator
+A step: the baseline's workers run all rollouts (a sleep each, the longest `--step` seconds, which is short for so
+many real rollouts) without asking anybody; then the same workers run the same rollouts as the coordinator
 grants them. `added_share` is what that takes longer, as a share of the baseline.
 
 Scale: rollouts return at once, so the coordinator has more to do than it can. Its processor time a
@@ -171,7 +171,7 @@ def measure_scale(args: argparse.Namespace, rule: str, prompts: int) -> dict[str
 def main() -> None:
     """Prints a JSON line for the step and one for every size and rule."""
     parser = argparse.ArgumentParser()
-    for name, default in (("prompts", 4096), ("group-size", 16), ("workers", 4), ("step", 60)):
+    for name, default in (("prompts", 4096), ("group-size", 16), ("workers", 4), ("step", 120)):
         parser.add_argument(f"--{name}", type=int, default=default)
     parser.add_argument("--scale", type=int, nargs="*", default=[4096, 16384, 65536])
     args = parser.parse_args()

@@ -9,7 +9,7 @@ from typing import Any
 
 from verl_sara.adapters.open_step import RolloutResult
 
-BATCH_S = 0.01
+BATCH_S = 0.02
 """Seconds for which results are gathered before they are sent; small against any generation."""
 
 Slots = list[int] | None

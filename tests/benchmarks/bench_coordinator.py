@@ -1,11 +1,12 @@
 """What the coordinator adds to a step: real Ray actors, fake generation, measured beside its baseline.
 
-    python tests/benchmarks/bench_coordinator.py [--prompts 4096] [--group-size 16] [--workers 4] [--step 120]
+    python tests/benchmarks/bench_coordinator.py [--prompts 4096] [--group-size 16] [--workers 4] [--step 180]
         [--scale 4096 16384 65536]
 
 A step: the baseline's workers run all rollouts (a sleep each, the longest `--step` seconds, which is short for so
-many real rollouts) without asking anybody; then the same workers run the same rollouts as the coordinator
-grants them. `added_share` is what that takes longer, as a share of the baseline.
+many real ones) without asking anybody; then the same workers run the same rollouts as the coordinator grants
+them. `added_share` is what that takes longer, as a share of the baseline; what is added hardly depends on the
+length of the step.
 
 Scale: rollouts return at once, so the coordinator has more to do than it can. Its processor time a
 rollout says how many one coordinator carries; `cpu_bound_s` is the shortest step that it can keep up
@@ -148,6 +149,7 @@ def measure_share(args: argparse.Namespace) -> dict[str, float]:
         "rollouts": took["rollouts"],
         "alone_s": alone_s,
         "coordinated_s": took["seconds"],
+        "added_s": took["seconds"] - alone_s,
         "added_share": took["seconds"] / alone_s - 1,
         **{name: took[name] for name in ("register_s", "close_s", "cpu_s")},
     }
@@ -171,7 +173,7 @@ def measure_scale(args: argparse.Namespace, rule: str, prompts: int) -> dict[str
 def main() -> None:
     """Prints a JSON line for the step and one for every size and rule."""
     parser = argparse.ArgumentParser()
-    for name, default in (("prompts", 4096), ("group-size", 16), ("workers", 4), ("step", 120)):
+    for name, default in (("prompts", 4096), ("group-size", 16), ("workers", 4), ("step", 180)):
         parser.add_argument(f"--{name}", type=int, default=default)
     parser.add_argument("--scale", type=int, nargs="*", default=[4096, 16384, 65536])
     args = parser.parse_args()

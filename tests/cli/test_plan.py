@@ -3,6 +3,7 @@
 import argparse
 import json
 import random
+import re
 
 import pytest
 
@@ -36,11 +37,12 @@ def rollouts(tmp_path):
 def test_json(rollouts, capsys):
     assert run(rollouts, *QUICK, "--json") == 0
     numbers = json.loads(capsys.readouterr().out)
-    assert list(numbers) == ["observed", "options", "costs", "recommendation", "verdict"]
+    assert list(numbers) == ["observed", "options", "costs", "replayed", "recommendation", "verdict"]
     assert numbers["observed"]["groups"] == 600 and numbers["observed"]["length_unit"] == "tokens"
     assert numbers["verdict"] == "saves"
     assert set(numbers["recommendation"]) == {"group_size", "tau_low", "probe_size"}
     assert 0.25 < numbers["observed"]["mixed"] < 0.40
+    assert all(low < value < high < 1.0 for value, low, high in numbers["replayed"].values())
 
 
 def test_text(rollouts, capsys):
@@ -49,6 +51,7 @@ def test_text(rollouts, capsys):
     assert "600 groups of up to 8 from 600 prompts" in out
     assert "B = 8, 900 prompts, 32 slots" in out
     assert "pays on these prompts" in out and "Suggested k:" in out
+    assert re.search(r"relative to theirs:\npaper 0\.\d\d \[.*\], tuned 0\.\d\d \[.*\]\.\n", out)
 
 
 def test_the_same_seed_prints_the_same(rollouts, capsys):

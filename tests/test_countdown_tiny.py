@@ -56,7 +56,6 @@ def test_shares_and_stopping_condition(recipe):
 
 @pytest.mark.verl
 def test_tokenizer_and_model_agree(recipe, tmp_path):
-    pytest.importorskip("transformers")
     from transformers import AutoTokenizer
 
     prepare, _ = recipe

@@ -159,8 +159,8 @@ def test_other_lines_do_not_become_metrics(tmp_path):
 # ---- tensorboard ------------------------------------------------------------------------------
 
 
+@pytest.mark.verl
 def test_tensorboard_events_of_two_attempts_with_a_torn_end(tmp_path):
-    pytest.importorskip("tensorboard")
     from tensorboard.compat.proto.event_pb2 import Event
     from tensorboard.compat.proto.summary_pb2 import Summary
     from tensorboard.summary.writer.event_file_writer import EventFileWriter

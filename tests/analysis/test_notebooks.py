@@ -2,13 +2,12 @@
 
 from pathlib import Path
 
+import nbclient
+import nbformat
 import pytest
 
-nbclient = pytest.importorskip("nbclient")
-nbformat = pytest.importorskip("nbformat")
-pytest.importorskip("ipykernel")
-report = pytest.importorskip("verl_sara.report")
-sections = pytest.importorskip("verl_sara.report.sections")
+from verl_sara import report
+from verl_sara.report import sections
 
 ANALYSIS = Path(__file__).parents[2] / "analysis"
 NOTEBOOKS = sorted(ANALYSIS.glob("*.ipynb"))

@@ -6,11 +6,10 @@ import argparse
 import json
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 
-pq = pytest.importorskip("pyarrow.parquet")
-
-from verl_sara.cli import data  # noqa: E402
+from verl_sara.cli import data
 
 SAMPLES = Path(__file__).parents[1] / "data" / "samples"
 

@@ -133,7 +133,6 @@ def test_disagreements_are_counted_by_grader_and_shown():
 @pytest.mark.verl
 def test_against_verls_own_graders(tmp_path, capsys):
     """The answers of lesson 6.4: right on one of verl's graders, wrong on the other, or wrong on both."""
-    pytest.importorskip("verl.utils.reward_score")
     rows = [
         {"id": "sign", "data_source": "math", "answer": r"\boxed{\frac{-3}{4}}", "gold": r"-\frac{3}{4}"},
         {"id": "bold", "data_source": "math", "answer": "**Answer:** 73", "gold": "73"},

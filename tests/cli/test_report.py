@@ -45,7 +45,6 @@ def test_without_matplotlib_the_report_says_what_to_install(arms, monkeypatch):
 
 
 def test_the_report_is_written_and_the_table_printed(arms, tmp_path, capsys, monkeypatch):
-    pytest.importorskip("matplotlib")
     monkeypatch.chdir(tmp_path)
     assert sara_report(*arms.values(), "--steps", 2) == 0
     printed = capsys.readouterr().out
@@ -54,7 +53,6 @@ def test_the_report_is_written_and_the_table_printed(arms, tmp_path, capsys, mon
 
 
 def test_one_unreadable_run_does_not_stop_the_others(arms, tmp_path, capsys):
-    pytest.importorskip("matplotlib")
     (tmp_path / "empty").mkdir()
     assert sara_report(arms["ds"], tmp_path / "empty", "--out", tmp_path / "out", "--json") == 0
     captured = capsys.readouterr()

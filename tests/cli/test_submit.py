@@ -190,7 +190,6 @@ def test_a_port_in_use_is_not_given():
 
 @given(st.text(st.characters(exclude_characters="$\n\r\0", exclude_categories=["Cs"]), max_size=30))
 def test_a_quoted_setting_reads_back_in_hydra(text):
-    pytest.importorskip("hydra")
     from hydra.core.override_parser.overrides_parser import OverridesParser
 
     parsed = OverridesParser.create().parse_override(setting("a.b", f"/{text}"))

@@ -47,8 +47,8 @@ def test_environment_keeps_what_the_user_has_set_but_not_the_platform(monkeypatc
     assert all(isinstance(value, str) for value in environment.values())
 
 
+@pytest.mark.verl
 def test_gloo_is_named_once():
-    pytest.importorskip("torch")
     from verl_sara.cpu.fixes import accept_gloo_for_both
 
     seen = []
@@ -85,7 +85,6 @@ print(policy.pin_memory, type(policy).__mro__[1].__name__)
 
 @pytest.mark.verl
 def test_vllm_name_is_answered_by_the_cpu_build():
-    pytest.importorskip("torch")
     import importlib.metadata as metadata
 
     from verl_sara.cpu.fixes import VllmAlias
@@ -107,7 +106,6 @@ def test_vllm_name_is_answered_by_the_cpu_build():
 @pytest.mark.verl
 @pytest.mark.slow
 def test_importing_verl_registers_the_platform():
-    pytest.importorskip("verl")
     code = """
 import verl, torch
 from verl.plugin.platform import get_platform

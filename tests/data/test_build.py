@@ -6,14 +6,13 @@ import json
 import re
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 
-pq = pytest.importorskip("pyarrow.parquet")
-
-from verl_sara.data import build, sources  # noqa: E402
-from verl_sara.data.identity import prompt_id  # noqa: E402
-from verl_sara.data.parquet import SchemaError, write_split  # noqa: E402
-from verl_sara.data.rows import make_row  # noqa: E402
+from verl_sara.data import build, sources
+from verl_sara.data.identity import prompt_id
+from verl_sara.data.parquet import SchemaError, write_split
+from verl_sara.data.rows import make_row
 
 SAMPLES = Path(__file__).parent / "samples"
 MATH = str(SAMPLES / "math.jsonl")
@@ -67,8 +66,9 @@ def test_all_files_of_mathematics_have_one_schema(tmp_path):
     assert schemas[0] == schemas[1] == schemas[2]
 
 
+@pytest.mark.verl
 def test_verls_loader_reads_and_concatenates_the_files(tmp_path):
-    datasets = pytest.importorskip("datasets")
+    import datasets
     build.write(build.build_math(MATH, test_size=3), tmp_path / "math")
     build.write(build.build_aime24(AIME24), tmp_path / "aime")
     files = [str(tmp_path / name) for name in ("math/test.parquet", "aime/test.parquet")]
@@ -258,8 +258,9 @@ def test_a_missing_file_is_not_taken_for_a_hub_id(source):
         sources.read(source, "train")
 
 
+@pytest.mark.verl
 def test_without_network_the_hub_path_says_what_to_pass(monkeypatch):
-    datasets = pytest.importorskip("datasets")
+    import datasets
     monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", True)
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
@@ -267,8 +268,9 @@ def test_without_network_the_hub_path_says_what_to_pass(monkeypatch):
         sources.read("verl-sara/no-such-data-set", "train")
 
 
+@pytest.mark.verl
 def test_the_hub_path_reads_rows_and_records_the_commit(monkeypatch):
-    datasets = pytest.importorskip("datasets")
+    import datasets
     data = datasets.Dataset.from_list(
         [{"problem": "One?", "answer": "1"}, {"problem": "Two?", "answer": "2"}]
     )

@@ -91,7 +91,6 @@ def test_a_bad_row_is_named_with_number_fault_and_what_is_allowed(tmp_path, bad,
 
 
 def test_parquet_is_read_too(tmp_path):
-    pytest.importorskip("pyarrow")
     from verl_sara.data.parquet import write_split
 
     write_split([row(data_source="gsm9k")], tmp_path / "a.parquet")
@@ -157,10 +156,11 @@ def test_special_tokens_of_the_rendered_prompt(tmp_path, before, after, template
     assert [problem.what for problem in preflight.check_rows([file], tokenizer=tokenizer)] == whats
 
 
+@pytest.mark.verl
 def test_a_tokenizer_of_transformers_is_rendered_as_verl_does(tmp_path):
     """The return type of `apply_chat_template` differs between versions of transformers."""
-    transformers = pytest.importorskip("transformers")
-    tokenizers = pytest.importorskip("tokenizers")
+    import tokenizers
+    import transformers
     words = [BOS, "<eos>", "<unk>", "<｜User｜>", "<｜Assistant｜>", THINK, "What", "is", "1+1", "?"]
     model = tokenizers.models.WordLevel(
         {word: number for number, word in enumerate(words)}, unk_token="<unk>"

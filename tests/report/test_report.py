@@ -6,11 +6,8 @@ import re
 from html.parser import HTMLParser
 from itertools import pairwise
 
-import pytest
-
-pytest.importorskip("matplotlib")
-
 import matplotlib
+import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 

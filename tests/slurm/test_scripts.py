@@ -2,7 +2,6 @@
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -78,9 +77,8 @@ def in_env(fakes, command, **extra):
     return shell(fakes, f". slurm/env.sh; {command}", **extra)
 
 
-@pytest.mark.skipif(not shutil.which("shellcheck"), reason="NOT TESTED: shellcheck is not installed")
 def test_shellcheck_finds_nothing():
-    command = ["shellcheck", "-x", "-P", str(ROOT), *map(str, SCRIPTS)]
+    command = [str(Path(sys.executable).with_name("shellcheck")), "-x", "-P", str(ROOT), *map(str, SCRIPTS)]
     job = subprocess.run(command, capture_output=True, text=True)
     assert job.returncode == 0, job.stdout
 

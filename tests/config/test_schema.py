@@ -69,7 +69,7 @@ def test_observing_takes_no_decisions(option):
 
 
 def rule_of(config):
-    return config.stopping_rule(config.running_yield())
+    return config.stopping_rule(config.running_yield(), config.priors())
 
 
 @pytest.mark.parametrize(("group_size", "cap"), [(4, 0.3), (8, 0.3), (16, 0.4), (32, 0.4)])

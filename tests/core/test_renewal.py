@@ -14,6 +14,7 @@ from verl_sara.core.posterior import (
     log_prob_all_pass,
     prob_effective,
 )
+from verl_sara.core.priors import EmpiricalBayesPrior, FixedPrior, HistoryPrior
 from verl_sara.core.renewal import GuardedThreshold, RenewalOptimal, RunningYield
 from verl_sara.core.stopping import SaraThreshold, StopLengths
 
@@ -29,6 +30,11 @@ def yield_of(prior, k, n0, n1, *, fill=True):
     lost = math.exp(log_prob_all_fail(0, n0, prior)) + math.exp(log_prob_all_pass(0, n1, prior))
     cost = expected_cost(group_size=k, fail_length=n0, pass_length=n1, prior=prior, completed=fill)
     return (1.0 - lost) / cost
+
+
+def fit_to(prior, k):
+    """A source that has fitted this prior."""
+    return EmpiricalBayesPrior(k, prior=prior, counts=[1.0] * (k + 1) ** 2)
 
 
 def dinkelbach(prior, k, **changes):
@@ -71,6 +77,41 @@ def test_the_root_value_is_zero_at_the_best_yield_and_falls_with_the_price(prior
     assert RenewalOptimal(priced_at(best), tau_low=1.0).root_value(prior, 8) == pytest.approx(0.0, abs=1e-12)
     assert RenewalOptimal(priced_at(0.9 * best), tau_low=1.0).root_value(prior, 8) > 0
     assert RenewalOptimal(priced_at(1.1 * best), tau_low=1.0).root_value(prior, 8) < 0
+
+
+@pytest.mark.parametrize("prior", PRIORS)
+@pytest.mark.parametrize("k", [4, 8, 16])
+def test_with_a_fit_the_first_price_is_the_best_yield_and_the_lengths_are_optimal_at_once(prior, k):
+    lengths, best = dinkelbach(prior, k)
+    fitted = RenewalOptimal(RunningYield(), tau_low=1.0, priors=fit_to(prior, k))
+    assert fitted.price(prior, k) == pytest.approx(best, rel=1e-8)
+    chosen = fitted.lengths(prior, k)
+    assert yield_of(prior, k, chosen.fail, chosen.passed) == pytest.approx(best, rel=1e-8), (chosen, lengths)
+
+
+def test_the_price_is_the_running_yield_where_it_is_greater_or_nothing_is_fitted():
+    fit = fit_to(BetaPrior(0.35, 0.35), 8)
+    best = RenewalOptimal(priced_at(1e-6), priors=fit).price(UNIFORM, 8)
+    assert RenewalOptimal(priced_at(1.5 * best), priors=fit).price(UNIFORM, 8) == pytest.approx(1.5 * best)
+    assert RenewalOptimal(priced_at(0.5 * best), priors=fit).price(UNIFORM, 8) == best
+    for unfitted in (FixedPrior(BetaPrior(0.35, 0.35)), EmpiricalBayesPrior(8), HistoryPrior(EmpiricalBayesPrior(8))):
+        assert unfitted.fit is None
+        assert RenewalOptimal(priced_at(0.5 * best), priors=unfitted).price(UNIFORM, 8) == pytest.approx(0.5 * best)
+
+
+def test_the_price_follows_the_fit_and_the_token_costs():
+    fit = EmpiricalBayesPrior(8)
+    dear = RunningYield(True, committed=1e-6, passes=0.5, fails=0.5, pass_tokens=5.0, fail_tokens=20.0)
+    rule, in_rollouts = RenewalOptimal(dear, priors=fit), RenewalOptimal(priced_at(1e-6), priors=fit)
+    for passes in (1, 4):
+        for _ in range(20):
+            fit.observe("p", 8, passes)
+            fit.observe("q", 8, 0)
+        fit.end_step()
+        assert rule.price(UNIFORM, 8) == rule.price(UNIFORM, 8)
+        assert 10 < in_rollouts.price(UNIFORM, 8) / rule.price(UNIFORM, 8) < 40 * 1.01
+        again = RenewalOptimal(dear, priors=fit)
+        assert rule.price(UNIFORM, 8) == again.price(UNIFORM, 8)
 
 
 @pytest.mark.parametrize("prior", PRIORS)

@@ -48,7 +48,7 @@ class Coordinator:
         self.commit_rate = CommitRate()
         self.priors = self.config.priors()
         self.running_yield = self.config.running_yield()
-        self.rule = self.config.stopping_rule(self.running_yield)
+        self.rule = self.config.stopping_rule(self.running_yield, self.priors)
         self.empty_steps, self.audits = 0, Audits()
         header = {
             "options": {name: value for name, value in options.items() if name not in ("task", "setup")},

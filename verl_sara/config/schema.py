@@ -172,8 +172,7 @@ class SaraConfig:
                 f"group_completion {self.group_completion!r}; allowed: only with effective_groups and full, since the "
                 "keep-probability is known for whole groups of a step that is not cut off"
             )
-        self.priors()
-        self.stopping_rule(self.running_yield())
+        self.stopping_rule(self.running_yield(), self.priors())
         self.step_settings()
 
     def priors(self) -> PriorSource:
@@ -194,14 +193,14 @@ class SaraConfig:
         """Returns the price of cost that the rules use, in its initial state."""
         return RunningYield(use_tokens=self.token_costs)
 
-    def stopping_rule(self, running_yield: RunningYield) -> StoppingRule:
-        """Returns the rule that fixes n0 and n1 of a prompt; it reads, never feeds, the yield."""
+    def stopping_rule(self, running_yield: RunningYield, priors: PriorSource) -> StoppingRule:
+        """Returns the rule that fixes n0 and n1 of a prompt; it reads, never feeds, yield and priors."""
         if self.rule == "full":
             return FullGroup()
         tau_low = (0.3 if self.group_size <= 8 else 0.4) if self.tau_low is None else self.tau_low
         if self.rule == "renewal":
             fill = self.group_completion == "full"
-            return RenewalOptimal(running_yield, tau_low, self.min_fail_length, fill)
+            return RenewalOptimal(running_yield, tau_low, self.min_fail_length, fill, priors)
         return GuardedThreshold(tau_low, running_yield) if self.yield_guard else SaraThreshold(tau_low)
 
     def step_settings(self) -> StepSettings:

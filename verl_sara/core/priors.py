@@ -24,6 +24,11 @@ LOWEST, HIGHEST = 0.02, 50.0
 class PriorSource(Protocol):
     """Gives every prompt its prior and learns from its rollouts."""
 
+    @property
+    def fit(self) -> BetaPrior | None:
+        """The prior of a prompt that was never seen, as fitted to the stream; None before any fit."""
+        ...
+
     def prior_for(self, prompt_id: str) -> BetaPrior:
         """Returns the prior for the next group of a prompt."""
         ...
@@ -63,6 +68,10 @@ class FixedPrior:
     """The same prior for every prompt, always: the paper's, Beta(1, 1) by default."""
 
     prior: BetaPrior = UNIFORM
+
+    @property
+    def fit(self) -> None:
+        """None: nothing is fitted."""
 
     def prior_for(self, prompt_id: str) -> BetaPrior:
         """Returns the prior."""
@@ -114,6 +123,11 @@ class EmpiricalBayesPrior:
     def __post_init__(self) -> None:
         check_decay(self.decay)
         self.counts = self.counts or [0.0] * (self.group_size + 1) ** 2
+
+    @property
+    def fit(self) -> BetaPrior | None:
+        """The current fit; None before the first prompt was seen."""
+        return self.prior if any(self.counts) else None
 
     def prior_for(self, prompt_id: str) -> BetaPrior:
         """Returns the current fit, whatever the prompt."""
@@ -176,6 +190,11 @@ class HistoryPrior:
 
     def __post_init__(self) -> None:
         check_decay(self.decay)
+
+    @property
+    def fit(self) -> BetaPrior | None:
+        """The population's fit."""
+        return self.population.fit
 
     def prior_for(self, prompt_id: str) -> BetaPrior:
         """Returns the fit plus the prompt's discounted counts."""

@@ -3,8 +3,10 @@
 Collecting B effective groups is a renewal process: its long-run yield is P(commit) / E[cost] a
 prompt. For a price `lam` per unit of cost a prompt is worth P(commit) - lam E[cost]; the best
 stopping lengths for lam equal to the best yield are the optimal ones (Dinkelbach). The running
-yield serves as lam, which makes one iteration a training step. Under Beta priors the state of an
-undecided prompt is the length of its all-equal prefix, so the dynamic programme is O(k) a side.
+yield serves as lam, which makes one iteration a training step; it approaches the best yield from
+below, so where a fitted prior promises more, that is the price from the first fit on. Under Beta
+priors the state of an undecided prompt is the length of its all-equal prefix, so the dynamic
+programme is O(k) a side.
 """
 
 import math
@@ -13,7 +15,7 @@ from typing import Any
 
 from verl_sara.core.errors import ConfigError
 from verl_sara.core.posterior import BetaPrior, prob_effective
-from verl_sara.core.priors import check_decay
+from verl_sara.core.priors import FixedPrior, PriorSource, check_decay
 from verl_sara.core.stopping import MIN_PREFIX, TIE, StopLengths
 
 _SUMS = ("committed", "passes", "fails", "pass_tokens", "fail_tokens")
@@ -94,12 +96,15 @@ class RenewalOptimal:
       min_fail_length: Shortest all-fail prefix to abandon, >= 2. At least 3 is advised with token
         costs, which otherwise drop hard prompts after two fails.
       fill: Whether committed groups are completed to k.
+      priors: Source of the population's fit, whose best yield is the least price.
     """
 
     running_yield: RunningYield
     tau_low: float = 0.3
     min_fail_length: int = MIN_PREFIX
     fill: bool = True
+    priors: PriorSource = field(default_factory=FixedPrior)
+    _best: tuple[Any, float] = (None, 0.0)
 
     def __post_init__(self) -> None:
         if not 0.0 <= self.tau_low <= 1.0:
@@ -109,23 +114,49 @@ class RenewalOptimal:
 
     def lengths(self, prior: BetaPrior, group_size: int) -> StopLengths:
         """Returns the first lengths at which stopping is optimal and allowed, else k."""
-        cost_pass, cost_fail = self.running_yield.costs()
-        lam = self.running_yield.rate(prior, group_size)
-        swapped = BetaPrior(prior.beta, prior.alpha)
-        _, fail = self._side(prior, group_size, lam, (cost_pass, cost_fail), self.min_fail_length)
-        _, passed = self._side(swapped, group_size, lam, (cost_fail, cost_pass), MIN_PREFIX)
-        return StopLengths(fail, passed)
+        costs, lam = self.running_yield.costs(), self.price(prior, group_size)
+        fail, passed = self._sides(prior, group_size, lam, costs)
+        return StopLengths(fail[1], passed[1])
 
     def root_value(self, prior: BetaPrior, group_size: int) -> float:
         """Returns the worth of starting a prompt, in groups; below 0 its rollouts pay less than others'."""
-        cost_pass, cost_fail = self.running_yield.costs()
-        lam = self.running_yield.rate(prior, group_size)
-        swapped = BetaPrior(prior.beta, prior.alpha)
-        after_fail, _ = self._side(prior, group_size, lam, (cost_pass, cost_fail), self.min_fail_length)
-        after_pass, _ = self._side(swapped, group_size, lam, (cost_fail, cost_pass), MIN_PREFIX)
+        return self._root_value(prior, group_size, self.price(prior, group_size), self.running_yield.costs())
+
+    def price(self, prior: BetaPrior, group_size: int) -> float:
+        """Returns lam, the worth of a unit of cost: the running yield, or the best one under the fit if greater."""
+        running, fit, costs = self.running_yield.rate(prior, group_size), self.priors.fit, self.running_yield.costs()
+        if fit is None:
+            return running
+        key = (fit, group_size, costs)
+        if self._best[0] != key:
+            self._best = key, self._best_yield(*key)
+        return max(running, self._best[1])
+
+    def _best_yield(self, prior: BetaPrior, group_size: int, costs: tuple[float, float]) -> float:
+        """Returns the greatest yield of any lengths: the price at which a prompt is worth nothing, by bisection."""
+        low, high = 0.0, 1.0 / min(costs)
+        while high - low > 1e-9 * high:
+            middle = 0.5 * (low + high)
+            if self._root_value(prior, group_size, middle, costs) > 0.0:
+                low = middle
+            else:
+                high = middle
+        return low
+
+    def _root_value(self, prior: BetaPrior, group_size: int, lam: float, costs: tuple[float, float]) -> float:
+        (after_fail, _), (after_pass, _) = self._sides(prior, group_size, lam, costs)
         mean = prior.alpha / (prior.alpha + prior.beta)
-        first = mean * (after_pass - lam * cost_pass) + (1.0 - mean) * (after_fail - lam * cost_fail)
-        return first
+        return mean * (after_pass - lam * costs[0]) + (1.0 - mean) * (after_fail - lam * costs[1])
+
+    def _sides(
+        self, prior: BetaPrior, group_size: int, lam: float, costs: tuple[float, float]
+    ) -> tuple[tuple[float, int], tuple[float, int]]:
+        """Solves both sides: worth after a first fail and n0, worth after a first pass and n1."""
+        swapped = BetaPrior(prior.beta, prior.alpha)
+        return (
+            self._side(prior, group_size, lam, costs, self.min_fail_length),
+            self._side(swapped, group_size, lam, costs[::-1], MIN_PREFIX),
+        )
 
     def _side(
         self, prior: BetaPrior, group_size: int, lam: float, costs: tuple[float, float], shortest: int

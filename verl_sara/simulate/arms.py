@@ -45,11 +45,11 @@ def policy(
         preset="simulated",
         **options,
     )
-    running_yield = config.running_yield()
+    running_yield, priors = config.running_yield(), config.priors()
     return Policy(
         settings=config.step_settings(),
-        rule=config.stopping_rule(running_yield),
-        priors=config.priors(),
+        rule=config.stopping_rule(running_yield, priors),
+        priors=priors,
         running_yield=running_yield,
         selection=selection,
         selection_options=selection_options or {},

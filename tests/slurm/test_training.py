@@ -24,20 +24,25 @@ def use_verl(project):
     project.env |= {"COUNTDOWN_TINY": str(ROOT / ".cache/countdown_tiny"), "PYTHONPATH": str(ROOT)}
 
 
-def test_a_job_trains_to_the_end_and_the_next_evaluates_its_checkpoint(project):
-    import pandas as pd
-
-    use_verl(project)
-    job = project.submit(
-        "slurm/train.sbatch", "countdown_tiny", "paper", "--", f"trainer.total_training_steps={STEPS}",
-        f"trainer.save_freq={STEPS}", "trainer.val_before_train=false", "trainer.test_freq=-1",
-    )  # fmt: skip
+def train_and_evaluate(project, script, *overrides):
+    """Submits `paper` and its evaluation, waits for the training and returns its run folder and both jobs."""
+    common = ("trainer.val_before_train=false", "trainer.test_freq=-1")
+    job = project.submit(f"slurm/{script}", "countdown_tiny", "paper", "--", *common, *overrides)
     evaluation = project.submit(
         f"--dependency=afterok:{job}", "--kill-on-invalid-dep=yes", "slurm/eval.sbatch", "countdown_tiny", "paper"
     )
     state = project.wait(job, seconds=900)
-    assert state["JobState"] == "COMPLETED", project.output(job)[-3000:]
-    run = project.runs / "countdown_tiny/paper/seed0"
+    assert state["JobState"] == "COMPLETED", project.output(job)[-6000:]
+    return project.runs / "countdown_tiny/paper/seed0", job, evaluation
+
+
+def test_a_job_trains_to_the_end_and_the_next_evaluates_its_checkpoint(project):
+    import pandas as pd
+
+    use_verl(project)
+    run, job, evaluation = train_and_evaluate(
+        project, "train.sbatch", f"trainer.total_training_steps={STEPS}", f"trainer.save_freq={STEPS}"
+    )
     ledger = read_ledger(run)
     assert [step["step"] for step in ledger.history()] == [1, 2] and not ledger.lost
     assert all(step["fates"]["trained"]["groups"] == 8 for step in ledger.history())

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.slurm.test_training import use_verl
+from tests.slurm.test_training import train_and_evaluate, use_verl
 from verl_sara.ledger import read_ledger
 
 pytestmark = [pytest.mark.slurm, pytest.mark.verl, pytest.mark.e2e, pytest.mark.full]
@@ -11,18 +11,11 @@ pytestmark = [pytest.mark.slurm, pytest.mark.verl, pytest.mark.e2e, pytest.mark.
 def test_a_job_on_two_nodes_trains_to_the_end(project):
     use_verl(project)
     project.env |= {"GLOO_SOCKET_IFNAME": "lo"}  # the nodes share a machine, and their names have no address
-    job = project.submit(
-        "slurm/train_multinode.sbatch", "countdown_tiny", "paper", "--", "trainer.total_training_steps=1",
-        "trainer.save_freq=1", "trainer.val_before_train=false", "trainer.test_freq=-1",
+    run, _, evaluation = train_and_evaluate(
+        project, "train_multinode.sbatch", "trainer.total_training_steps=1", "trainer.save_freq=1",
         "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=32",  # 64 responses, half of them on each node
         "actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu=32",
     )  # fmt: skip
-    evaluation = project.submit(
-        f"--dependency=afterok:{job}", "--kill-on-invalid-dep=yes", "slurm/eval.sbatch", "countdown_tiny", "paper"
-    )
-    state = project.wait(job, seconds=900)
-    assert state["JobState"] == "COMPLETED", project.output(job)[-6000:]
-    run = project.runs / "countdown_tiny/paper/seed0"
     assert [step["step"] for step in read_ledger(run).history()] == [1]
     shards = sorted(path.name for path in (run / "global_step_1/actor").glob("model_world_size_*"))
     assert shards == ["model_world_size_2_rank_0.pt", "model_world_size_2_rank_1.pt"]

@@ -76,16 +76,17 @@ def find_problems(config: DictConfig) -> Iterator[str]:
     yield from _check_selection(config)
 
 
-# Lines of verl 0.9.1, verl/trainer/ppo/v1/. Either mode pays by what is in flight across weight updates; a verdict is
-# about one policy, so a step of ours ends with nothing in flight.
+# Both modes run with our buffer, but as sync: what they gain is in flight while weights change, and a step of ours ends
+# with nothing in flight, since a verdict is about one policy. Lines of verl 0.9.1, verl/trainer/ppo/v1/.
 _ASYNC = {
     "colocate_async": (
-        "the mode resumes unfinished rollouts under new weights, trainer_colocate_async.py:46, which puts two policies "
-        "into one group; with nothing left in flight it is sync"
+        "a group comes from one policy, so nothing is in flight that the mode could resume under new weights, "
+        "trainer_colocate_async.py:46; it would be sync"
     ),
     "separate_async": (
-        "the mode samples a step in parts, trainer_base.py:549, while generation goes on under old weights, so that a "
-        "group's rollouts come from several policies"
+        "a group comes from one policy, so nothing is generated while weights change, trainer_separate_async.py:382, "
+        "and either GPUs would wait for the other; parameter_sync_step > 1 also samples a step in parts, "
+        "trainer_base.py:549"
     ),
 }
 

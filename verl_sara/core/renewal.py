@@ -104,7 +104,7 @@ class RenewalOptimal:
     min_fail_length: int = MIN_PREFIX
     fill: bool = True
     priors: PriorSource = field(default_factory=FixedPrior)
-    _best: tuple[Any, float] = (None, 0.0)
+    _best: tuple[Any, float] = field(default=(None, 0.0), repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if not 0.0 <= self.tau_low <= 1.0:

@@ -47,6 +47,20 @@ def test_environment_keeps_what_the_user_has_set_but_not_the_platform(monkeypatc
     assert all(isinstance(value, str) for value in environment.values())
 
 
+def test_nothing_is_compiled_where_there_is_no_compiler(monkeypatch, tmp_path):
+    compiler = tmp_path / "g++"
+    compiler.write_text("#!/bin/sh\n")
+    compiler.chmod(0o755)
+    monkeypatch.delenv("CXX", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert "TORCHDYNAMO_DISABLE" not in cpu_environment()
+    monkeypatch.setenv("CXX", "clang++")  # torch then asks for no other
+    assert cpu_environment()["TORCHDYNAMO_DISABLE"] == "1"
+    monkeypatch.delenv("CXX")
+    compiler.unlink()
+    assert cpu_environment()["TORCHDYNAMO_DISABLE"] == "1"
+
+
 @pytest.mark.verl
 def test_gloo_is_named_once():
     from verl_sara.cpu.fixes import accept_gloo_for_both

@@ -1,6 +1,7 @@
 """The environment variables under which verl, Ray and vLLM run without an accelerator."""
 
 import os
+import shutil
 
 
 def is_cpu() -> bool:
@@ -36,4 +37,7 @@ def cpu_environment() -> dict[str, str]:
         # Ray 2.60 warns about the coming change of this default in every actor without a GPU
         "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
     }
+    if not shutil.which(os.environ.get("CXX", "g++")):
+        # vllm/v1/sample/ops/topk_topp_sampler.py compiles the sampler, for which torch needs a C++ compiler
+        defaults["TORCHDYNAMO_DISABLE"] = "1"
     return chosen | {name: os.environ.get(name, value) for name, value in defaults.items()}

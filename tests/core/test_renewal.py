@@ -99,19 +99,27 @@ def test_the_price_is_the_running_yield_where_it_is_greater_or_nothing_is_fitted
         assert RenewalOptimal(priced_at(0.5 * best), priors=unfitted).price(UNIFORM, 8) == pytest.approx(0.5 * best)
 
 
-def test_the_price_follows_the_fit_and_the_token_costs():
-    fit = EmpiricalBayesPrior(8)
-    dear = RunningYield(True, committed=1e-6, passes=0.5, fails=0.5, pass_tokens=5.0, fail_tokens=20.0)
-    rule, in_rollouts = RenewalOptimal(dear, priors=fit), RenewalOptimal(priced_at(1e-6), priors=fit)
+def test_the_price_follows_the_fit():
+    fit, prices = EmpiricalBayesPrior(8), []
+    rule = RenewalOptimal(priced_at(1e-6), tau_low=1.0, priors=fit)
     for passes in (1, 4):
         for _ in range(20):
             fit.observe("p", 8, passes)
             fit.observe("q", 8, 0)
         fit.end_step()
-        assert rule.price(UNIFORM, 8) == rule.price(UNIFORM, 8)
-        assert 10 < in_rollouts.price(UNIFORM, 8) / rule.price(UNIFORM, 8) < 40 * 1.01
-        again = RenewalOptimal(dear, priors=fit)
-        assert rule.price(UNIFORM, 8) == again.price(UNIFORM, 8)
+        prices.append(rule.price(UNIFORM, 8))
+        assert prices[-1] == pytest.approx(dinkelbach(fit.prior, 8)[1], rel=1e-8)
+    assert prices[0] != prices[1]
+
+
+def test_token_costs_divide_the_price():
+    fit = fit_to(BetaPrior(0.35, 0.35), 8)
+    in_rollouts = RenewalOptimal(priced_at(1e-6), priors=fit).price(UNIFORM, 8)
+    tokens = {"committed": 1e-6, "passes": 0.5, "fails": 0.5, "pass_tokens": 10.0}
+    alike = RenewalOptimal(RunningYield(True, fail_tokens=10.0, **tokens), priors=fit).price(UNIFORM, 8)
+    assert alike == pytest.approx(in_rollouts / 20)
+    dear = RenewalOptimal(RunningYield(True, fail_tokens=20.0, **tokens), priors=fit).price(UNIFORM, 8)
+    assert alike / 2 < dear < alike
 
 
 @pytest.mark.parametrize("prior", PRIORS)

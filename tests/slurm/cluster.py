@@ -20,7 +20,7 @@ def missing() -> str:
     """Returns why no cluster can be started here, empty if one can (packages may have to be installed)."""
     if os.geteuid() != 0:
         return "Slurm needs root: slurmd starts the jobs"
-    if not Path("/etc/debian_version").exists():
+    if not shutil.which("apt-get"):
         return "Slurm is set up on Debian only"
     if wanted := sorted({package for command, package in PACKAGES.items() if not shutil.which(command)}):
         return _install(wanted)
